@@ -13,7 +13,8 @@ pub const FILES_DIR_VARIABLE: &str = "POSSE_FILES_DIR";
 /// Key of the ticket in its Secret.
 pub const TICKET_KEY: &str = "ticket";
 
-const FILES_VOLUME: &str = "posse-files";
+/// Also the name of the container that fetches them.
+pub(super) const FILES_VOLUME: &str = "posse-files";
 const TICKET_VOLUME: &str = "posse-ticket";
 
 /// Files that come along with an application.

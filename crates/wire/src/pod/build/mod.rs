@@ -334,12 +334,6 @@ impl Build<'_> {
             }
         }
         let annotations = self.template.map(metadata, "annotations", "metadata.annotations")?;
-        let theirs = posse_keys(annotations);
-        for key in theirs {
-            annotations.remove(&key);
-            let field = format!("metadata.annotations.{key}");
-            self.warn(&field, "is dropped: posse sets the annotations with this prefix".to_owned());
-        }
         // A webhook may put a container before it, so its place says nothing.
         annotations.insert(labels::CONTAINER.to_owned(), json!(main_container));
         if let Some(seconds) = self.context.settings.max_age_s {
@@ -491,11 +485,6 @@ impl Build<'_> {
         let managed = self.is_queued_apart().then(|| (kueue::MANAGED.0, json!(kueue::MANAGED.1)));
         let group = self.context.settings.queue_group;
         let group = group.map(|_| (kueue::POD_GROUP, json!(self.context.joint_name())));
-        for key in posse_keys(list) {
-            list.remove(&key);
-            let field = format!("metadata.labels.{key}");
-            self.warn(&field, "is dropped: posse sets the labels with this prefix".to_owned());
-        }
         for (key, value) in ours.into_iter().chain(attempt).chain(queue).chain(managed).chain(group)
         {
             let theirs = list.insert(key.to_owned(), value.clone());
@@ -537,11 +526,6 @@ impl Build<'_> {
         }
         Ok(())
     }
-}
-
-/// Keys with posse's prefix: only posse may set them.
-fn posse_keys(map: &Map<String, Value>) -> Vec<String> {
-    map.keys().filter(|key| key.starts_with(labels::PREFIX)).cloned().collect()
 }
 
 /// The error for `{{NODE_NAME}}` or `{{HOST_IP}}` in a field that stays as it is created.

@@ -3,6 +3,10 @@
 
 use serde_json::{Map, Value};
 
+use crate::k8s::{kueue, labels};
+use crate::pod::build::gang;
+use crate::pod::staged::FILES_VOLUME;
+use crate::pod::template::containers_mut;
 use crate::pod::tolerations::NODE_TAINTS;
 
 /// Fields of `metadata` that only a server sets. It ignores them, or sets them anew.
@@ -46,6 +50,11 @@ const OF_NETWORKS: [&str; 8] = [
     "ovn.kubernetes.io/ip_address",
     "ovn.kubernetes.io/mac_address",
 ];
+/// What Kueue and YuniKorn write beside posse's own keys of queues and gangs: the pod would be one more of another group.
+const OF_GROUPS: [&str; 3] = ["applicationId", "kueue.x-k8s.io/podset", "kueue.x-k8s.io/workload"];
+/// Of volumes and variables that posse adds.
+const OWN_VOLUMES: &str = "posse-";
+const OWN_VARIABLES: &str = "POSSE_";
 /// What a server tolerates for each pod that says nothing (`DefaultTolerationSeconds`), in seconds.
 const DEFAULT_TOLERATION_S: u64 = 300;
 /// What the DaemonSet controller tolerates for each pod (`AddOrUpdateDaemonPodTolerations`): its pods stay for ever, and on
@@ -77,14 +86,18 @@ pub(super) fn remove(
     let theirs =
         SERVER_FIELDS.map(|field| metadata.remove(field).is_some_and(|value| !value.is_null()));
     let mut dropped = Vec::new();
+    remove_of_run(metadata, spec, &mut dropped);
     let mut drop = |map: &mut Map<String, Value>, key: &str, of: &str| {
         dropped.extend(taken(map, key, of));
     };
     drop(metadata, "finalizers", "metadata");
     for list in ["labels", "annotations"] {
         let Some(map) = metadata.get_mut(list).and_then(Value::as_object_mut) else { continue };
-        let theirs =
-            |key: &&String| OF_CONTROLLERS.contains(&key.as_str()) || key.starts_with(OF_JOBS);
+        let theirs = |key: &&String| {
+            let prefixes = [OF_JOBS, labels::PREFIX];
+            OF_CONTROLLERS.contains(&key.as_str())
+                || prefixes.iter().any(|prefix| key.starts_with(prefix))
+        };
         let keys: Vec<String> = map.keys().filter(theirs).cloned().collect();
         keys.iter().for_each(|key| drop(map, key, &format!("metadata.{list}")));
     }
@@ -113,10 +126,16 @@ fn remove_of_copy(
     let mut drop = |map: &mut Map<String, Value>, key: &str, of: &str| {
         dropped.extend(taken(map, key, of));
     };
-    if let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut) {
-        OF_NETWORKS.iter().for_each(|key| drop(annotations, key, "metadata.annotations"));
+    for list in ["labels", "annotations"] {
+        let Some(map) = metadata.get_mut(list).and_then(Value::as_object_mut) else { continue };
+        let of_groups = gang::OWN_KEYS.iter().chain(&kueue::OWN_KEYS).chain(&OF_GROUPS);
+        // Which queue may be meant.
+        let keys = of_groups.chain(&OF_NETWORKS).filter(|key| **key != kueue::QUEUE);
+        keys.for_each(|key| drop(map, key, &format!("metadata.{list}")));
     }
-    drop(spec, "nodeName", "spec");
+    for field in ["nodeName", "schedulingGates", "schedulingGroup"] {
+        drop(spec, field, "spec");
+    }
     // Of a StatefulSet or an indexed Job: the name of the pod, or its beginning.
     let name = metadata.get("name").and_then(Value::as_str).unwrap_or_default();
     let host = spec.get("hostname").and_then(Value::as_str).unwrap_or_default();
@@ -167,9 +186,42 @@ fn unbind(spec: &mut Map<String, Value>) -> bool {
     is_bound
 }
 
+/// What another run has added to one of its executors: Secrets and claims that end with it, and its deadline.
+fn remove_of_run(
+    metadata: &Map<String, Value>,
+    spec: &mut Map<String, Value>,
+    dropped: &mut Vec<String>,
+) {
+    let text = |list: &str, key: &str| metadata.get(list)?.get(key)?.as_str();
+    if text("labels", labels::EXECUTOR_ID).is_none() {
+        return;
+    }
+    let [app, instance] =
+        [labels::APP, labels::INSTANCE].map(|key| text("labels", key).unwrap_or_default());
+    let claims = format!("{app}-{instance}-");
+    let volumes = remove_volumes(spec, |volume| {
+        let claim = volume["persistentVolumeClaim"]["claimName"].as_str().unwrap_or_default();
+        volume["name"].as_str().is_some_and(|name| name.starts_with(OWN_VOLUMES))
+            || claim.starts_with(&claims)
+    });
+    dropped.extend(volumes.iter().map(|name| format!("spec.volumes.{name}")));
+    if let Some(list) = spec.get_mut("initContainers").and_then(Value::as_array_mut) {
+        list.retain(|one| one["name"] != FILES_VOLUME);
+    }
+    for (_, container) in containers_mut(spec) {
+        if let Some(env) = container.get_mut("env").and_then(Value::as_array_mut) {
+            let ours = |one: &Value| one["name"].as_str()?.strip_prefix(OWN_VARIABLES).map(|_| ());
+            env.retain(|one| ours(one).is_none());
+        }
+    }
+    if text("annotations", labels::MAX_AGE).is_some() {
+        dropped.extend(taken(spec, "activeDeadlineSeconds", "spec"));
+    }
+}
+
 /// The server adds the volume and its mounts to each pod of an account with a token.
 fn remove_token(spec: &mut Map<String, Value>) {
-    let is_token = |volume: &Value| {
+    remove_volumes(spec, |volume| {
         let name = volume["name"].as_str().unwrap_or_default();
         let of_secret = volume["secret"]["secretName"] == name;
         let suffix = match volume["projected"].is_object() {
@@ -177,24 +229,36 @@ fn remove_token(spec: &mut Map<String, Value>) {
             false => name.rsplit_once(TOKEN_SECRET).filter(|_| of_secret).map(|(_, rest)| rest),
         };
         suffix.is_some_and(|suffix| suffix.len() == SUFFIX_BYTES)
+    });
+}
+
+/// Removes these volumes and their mounts, and gives their names.
+fn remove_volumes(
+    spec: &mut Map<String, Value>,
+    is_theirs: impl Fn(&Value) -> bool,
+) -> Vec<String> {
+    let Some(volumes) = spec.get_mut("volumes").and_then(Value::as_array_mut) else {
+        return Vec::new();
     };
-    let Some(volumes) = spec.get_mut("volumes").and_then(Value::as_array_mut) else { return };
-    let tokens: Vec<Value> = volumes.extract_if(.., |volume| is_token(volume)).collect();
-    let of_token = |mount: &Value| tokens.iter().any(|token| token["name"] == mount["name"]);
-    for list in ["initContainers", "containers"] {
-        let containers = spec.get_mut(list).and_then(Value::as_array_mut);
-        for container in containers.into_iter().flatten() {
-            if let Some(mounts) = container.get_mut("volumeMounts").and_then(Value::as_array_mut) {
-                mounts.retain(|mount| !of_token(mount));
-            }
+    let removed = volumes.extract_if(.., |volume| is_theirs(volume));
+    let removed: Vec<String> =
+        removed.filter_map(|volume| Some(volume["name"].as_str()?.to_owned())).collect();
+    for (_, container) in containers_mut(spec) {
+        if let Some(mounts) = container.get_mut("volumeMounts").and_then(Value::as_array_mut) {
+            mounts.retain(|mount| !removed.iter().any(|name| mount["name"] == **name));
         }
     }
+    removed
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pod::build::gang::{GangKind, PodGang};
     use crate::pod::build::tests::context;
+    use crate::pod::build::{PodContext, PodSettings};
+    use crate::pod::credential_mounts::Credentials;
+    use crate::pod::staged::Staged;
     use crate::pod::template::Template;
     use posse_core::model::pod_text::PodOverrides;
     use serde_json::json;
@@ -264,6 +328,75 @@ mod tests {
         let mounts = pod["spec"]["containers"][0]["volumeMounts"].as_array().unwrap();
         let names: Vec<&Value> = mounts.iter().map(|mount| &mount["name"]).collect();
         assert_eq!(names, ["data", "kube-api-access-mine"]);
+    }
+
+    #[test]
+    fn an_executor_of_another_run_leaves_nothing_of_that_run() {
+        use posse_core::model::settings::OnLoss;
+        let kinds =
+            [GangKind::Native, GangKind::Volcano, GangKind::Coscheduling, GangKind::Yunikorn];
+        for kind in kinds.map(Some).into_iter().chain([None]) {
+            let gang = kind.map(|kind| PodGang {
+                kind,
+                min: 3,
+                timeout_s: 9,
+                queue: None,
+                as_created: None,
+            });
+            let settings = PodSettings {
+                max_age_s: Some(4_711),
+                queue: Some("team-a".to_owned()),
+                queue_group: kind.is_none().then_some(4_711),
+                gang,
+                ..PodSettings::default()
+            };
+            let credentials = Credentials {
+                name: "hdfs".to_owned(),
+                command: Vec::new(),
+                expires: Vec::new(),
+                every_ms: None,
+                timeout_ms: 1,
+                secret: "shop-one-hdfs".to_owned(),
+                mount: "/shop-one".to_owned(),
+                env: Vec::new(),
+            };
+            let first = PodContext {
+                app: "shop".to_owned(),
+                instance: "one".to_owned(),
+                group: "w".to_owned(),
+                driver_port: Some(4_711),
+                on_loss: OnLoss::Group,
+                staged: Some(Staged {
+                    secret: "shop-one-driver".to_owned(),
+                    image: Some("shop-one".to_owned()),
+                }),
+                credentials: [credentials].into(),
+                settings,
+                ..context()
+            };
+            let own = json!({"spec": {"initContainers": [{"name": "i"}], "containers": [{"name": "c",
+                "env": [{"name": "A", "value": "1"}], "volumeMounts": [{"name": "d", "mountPath": "/d"}]}],
+                "volumes": [{"name": "d", "persistentVolumeClaim": {"claimName": "shop-one-w-0-d"}}]}});
+            let made = |template: Value, context: &PodContext| {
+                let compiled =
+                    Template::from_json("t.yaml", template).unwrap().compile(context).unwrap();
+                let pod: Value =
+                    serde_json::from_slice(&compiled.render(1, 0, &PodOverrides::default()))
+                        .unwrap();
+                (pod, compiled.warnings().len())
+            };
+            let (mut copy, _) = made(own, &first);
+            let held = json!([{"name": "kueue.x-k8s.io/admission"}]);
+            copy["spec"]["schedulingGates"] = held;
+            let (pod, n_warnings) = made(copy, &context());
+            for gone in ["shop", "4711", "kueue.x-k8s.io/pod", "role", "admission", "executors"] {
+                assert!(!pod.to_string().contains(gone), "{kind:?}: {gone}: {pod}");
+            }
+            assert_eq!(n_warnings, 2, "one for all, one for the name");
+            assert_eq!(pod["metadata"]["labels"]["kueue.x-k8s.io/queue-name"], "team-a");
+            assert_eq!(pod["spec"]["containers"][0]["volumeMounts"], json!([]));
+            assert!(pod["spec"]["containers"][0]["env"].to_string().contains("\"A\""));
+        }
     }
 
     #[test]
