@@ -245,6 +245,9 @@ const TABLE: &[Row] = &[
     // A webhook's patch that does not fit the object (apiserver, `webhook/mutating/dispatcher.go`).
     row(500, "", "operation does not apply: ", RefusalClass::WebhookBusy),
     row(500, "", " failed: test failed", RefusalClass::WebhookBusy),
+    // OpenShift gives each step of admission 13 s (apiserver-library-go, `admission/timeout/timeoutadmission.go`).
+    row(500, "", "failed to complete mutation in ", RefusalClass::WebhookBusy),
+    row(500, "", "failed to complete validation in ", RefusalClass::WebhookBusy),
     on_create(500, "resource quota evaluation timed out", RefusalClass::Transient),
     on_create(500, "API token found for service account", RefusalClass::Transient),
     // What etcd and its client answer instead of a write (etcd, `server/etcdserver/v3_server.go`, `apply/`). After the
@@ -307,7 +310,9 @@ fn class_without_status(code: u16) -> RefusalClass {
         403 => RefusalClass::Forbidden,
         413 => RefusalClass::Invalid,
         429 => RefusalClass::Throttled,
-        300..=399 | 404 => RefusalClass::Transient,
+        // It waited for the server: the request may have reached it.
+        408 | 409 | 410 | 499 => RefusalClass::OutcomeUnknown,
+        300..=499 => RefusalClass::Transient,
         _ => RefusalClass::OutcomeUnknown,
     }
 }
@@ -452,6 +457,18 @@ mod tests {
         (
             500,
             "InternalError",
+            "Internal error occurred: admission plugin \"MutatingAdmissionWebhook\" failed to complete mutation in 13s",
+            RefusalClass::WebhookBusy,
+        ),
+        (
+            500,
+            "InternalError",
+            "Internal error occurred: admission plugin \"ResourceQuota\" failed to complete validation in 13s",
+            RefusalClass::WebhookBusy,
+        ),
+        (
+            500,
+            "InternalError",
             "Internal error occurred: testing value /metadata/labels/a failed: test failed",
             RefusalClass::WebhookBusy,
         ),
@@ -589,7 +606,13 @@ mod tests {
     fn answers_that_are_not_a_status_prove_nothing() {
         let html = b"<html><h1>Bad gateway</h1></html>";
         let table = [
+            (400, RefusalClass::Transient),
             (404, RefusalClass::Transient),
+            (406, RefusalClass::Transient),
+            (408, RefusalClass::OutcomeUnknown),
+            (431, RefusalClass::Transient),
+            (451, RefusalClass::Transient),
+            (499, RefusalClass::OutcomeUnknown),
             (409, RefusalClass::OutcomeUnknown),
             (410, RefusalClass::OutcomeUnknown),
             (429, RefusalClass::Throttled),
