@@ -116,7 +116,11 @@ pub(super) fn describe_error(error: &Error, cluster: &Cluster) -> String {
 fn problem(error: &Error) -> String {
     let wrapped = as_before_send(error);
     let error = wrapped.map_or(error, |wrapped| &wrapped.error);
-    let text = if let Error::Io(e) = error { e.to_string() } else { error.to_string() };
+    let mut text = if let Error::Io(e) = error { e.to_string() } else { error.to_string() };
+    // What the library knows, in bytes.
+    if tls_cause(error).is_some() {
+        text.truncate(text.find(" {").unwrap_or(text.len()));
+    }
     match wrapped.and_then(|wrapped| wrapped.tls) {
         Some(TlsPeer::Proxy) => format!("the proxy: {text}"),
         Some(TlsPeer::Server) | None => text,
@@ -154,12 +158,14 @@ fn is_handshake_refusal(error: &rustls::Error) -> bool {
     .contains(alert)
 }
 
-/// The remedy for keys that the TLS library does not know.
-const KEY_TYPES: &str = "P-521 keys are not supported: give the server a certificate with a P-256, P-384, RSA or \
-                         Ed25519 key, signed with such a key";
+/// The remedy for keys and signatures that the TLS library does not know.
+const KEY_TYPES: &str = "P-521 keys and ECDSA with SHA-512 are not supported: give the server a certificate with a P-256, \
+                         P-384, RSA or Ed25519 key, signed with such a key, and with SHA-256 or SHA-384 if it is ECDSA";
 
 /// The remedy for a server that gives no reason: some send the same alert if they miss a client certificate.
-const NOTHING_IN_COMMON: &str = "if the server's certificate has a P-521 key, which is not supported, give it a P-256, P-384,                                  RSA or Ed25519 key; if the server asks for a client certificate, the user of the kubeconfig                                  must have one";
+const NOTHING_IN_COMMON: &str = "if the server's certificate has a P-521 key, which is not supported, give it a P-256, \
+                                 P-384, RSA or Ed25519 key; if the server asks for a client certificate, the user of \
+                                 the kubeconfig must have one";
 
 /// What to do about a failed TLS handshake, by its cause: never what the user may have done already.
 pub(super) fn tls_remedy(error: &Error) -> &'static str {
@@ -200,7 +206,8 @@ fn certificate_remedy(problem: &CertificateError, is_proxy: bool) -> &'static st
     } else if is_out_of_time {
         "renew the server's certificate, or correct the clock of this machine"
     } else if *problem == CertificateError::BadSignature {
-        "the authority has the right name but another key: take the one that the server uses now"
+        "the authority has the right name but another key: take the one that the server uses now; or a key is RSA with \
+         less than 2,048 bits, which is not supported: give the server a longer one"
     } else if is_authority_as_server(problem) {
         "the server shows the certificate of an authority as its own: put exactly this one into \
          certificate-authority-data, or issue one with CA:FALSE"
@@ -477,5 +484,33 @@ impl Transport for TlsTransport {
 
     fn is_tls(&self) -> bool {
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refused_certificate_has_a_short_name_and_a_way_out() {
+        use CertificateError::{
+            BadSignature, UnsupportedSignatureAlgorithmContext as OfHash,
+            UnsupportedSignatureAlgorithmForPublicKeyContext as OfKey,
+        };
+        let id = || vec![6_u8; 300];
+        let of_hash = OfHash { signature_algorithm_id: id(), supported_algorithms: Vec::new() };
+        let of_key = OfKey { signature_algorithm_id: id(), public_key_algorithm_id: id() };
+        let no_common = rustls::Error::AlertReceived(AlertDescription::HandshakeFailure);
+        for (error, name, part) in [
+            (of_hash.into(), "UnsupportedSignatureAlgorithmContext", "ECDSA with SHA-512"),
+            (of_key.into(), "UnsupportedSignatureAlgorithmForPublicKeyContext", "P-521 keys"),
+            (BadSignature.into(), "BadSignature", "2,048 bits"),
+            (no_common, "HandshakeFailure", "P-384, RSA"),
+        ] {
+            let error = Error::Rustls(error);
+            let (said, remedy) = (problem(&error), tls_remedy(&error));
+            assert!(said.ends_with(name), "{said}");
+            assert!(remedy.contains(part) && !remedy.contains("  "), "{remedy}");
+        }
     }
 }
