@@ -49,7 +49,9 @@ pub fn find_too_long(spec: &Map<String, Value>) -> Option<(String, String)> {
 
 fn of_container(field: &str, container: &Value) -> Option<(String, String)> {
     let list = |key: &str| container[key].as_array().into_iter().flatten().enumerate();
-    let text = |value: &Value| value.as_str().map_or(0, str::len);
+    // As the program gets it: see `literal`.
+    let text =
+        |value: &Value| value.as_str().map_or(0, |text| text.len() - text.matches("$$").count());
     let words = ["command", "args"].into_iter().flat_map(|key| {
         list(key).map(move |(i, word)| (format!("{field}.{key}[{i}]"), text(word)))
     });
@@ -129,6 +131,12 @@ mod tests {
             (containers(json!({"args": vec![text(65_527); 32]})), None),
             (containers(json!({"args": vec![text(65_528); 32]})), Some("spec.containers[1]")),
             (containers(json!({"args": vec![""; 240_000]})), Some("spec.containers[1]")),
+            // The kubelet reads `$$` as `$`.
+            (containers(json!({"args": ["$$".repeat(131_071)]})), None),
+            (
+                containers(json!({"env": [{"name": "A", "value": "$$".repeat(131_070)}]})),
+                Some("spec.containers[1].env[0]"),
+            ),
             // The value of another object has an unknown length.
             (containers(json!({"env": [{"name": "A", "valueFrom": {}}]})), None),
         ] {
