@@ -358,3 +358,37 @@ pub fn describe(value: &Value) -> String {
         Value::String(text) => format!("`{}`", text.chars().take(40).collect::<String>()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pod::build::tests::context;
+    use crate::pod::build::{PodContext, PodSettings};
+    use posse_core::model::pod_text::PodOverrides;
+
+    #[test]
+    fn the_main_container_is_the_named_one_or_kubectls_default_or_the_first() {
+        let container = Some("istio-proxy".to_owned());
+        let named = PodSettings { container, ..PodSettings::default() };
+        for (settings, default, want) in [
+            (PodSettings::default(), "worker", "worker"),
+            (PodSettings::default(), "absent", "istio-proxy"),
+            (PodSettings::default(), "", "istio-proxy"),
+            (named, "worker", "istio-proxy"),
+        ] {
+            let text = format!(
+                "{{metadata: {{annotations: {{kubectl.kubernetes.io/default-container: '{default}'}}}}, \
+             spec: {{containers: [{{name: istio-proxy, image: p}}, {{name: worker, image: w}}]}}}}"
+            );
+            let template = Template::parse("t.yaml", &text).unwrap();
+            let image = Some("mine".to_owned());
+            let template = template.with_shorthands(Shorthands { image, ..Shorthands::default() });
+            let compiled = template.compile(&PodContext { settings, ..context() }).unwrap();
+            let pod = compiled.render(1, 0, &PodOverrides::default());
+            let pod: Value = serde_json::from_slice(&pod).unwrap();
+            assert_eq!(pod["metadata"]["annotations"]["posse.dev/container"], want);
+            let mut containers = pod["spec"]["containers"].as_array().unwrap().iter();
+            assert_eq!(containers.find(|one| one["image"] == "mine").unwrap()["name"], want);
+        }
+    }
+}
