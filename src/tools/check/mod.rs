@@ -17,12 +17,12 @@ use crate::permissions::{Permission, list, missing, of_rules};
 use crate::settings;
 use crate::shown_identity::shown_identity;
 use crate::tools::check::permissions::{missing_for_secret, needed, optional, role};
+use crate::tools::check::quota::RunUsage;
 use crate::tools::check::report::{Report, Status};
 use crate::world::World;
 use posse_core::model::ids::ExecutorId;
 use posse_core::model::pod_text::PodOverrides;
 use posse_core::model::refusal::{Refusal, RefusalClass};
-use posse_core::model::settings::GroupSpec;
 use posse_encoding::amounts::{Amounts, claim_usage, object_usage, pod_usage};
 use posse_kube::api::objects::Objects;
 use posse_kube::api::pods::Pods;
@@ -35,13 +35,14 @@ use posse_wire::config::DriverPod;
 use posse_wire::control::task_secrets::secret_name;
 use posse_wire::k8s::labels::Selection;
 use posse_wire::k8s::permissions::LEASES;
-use posse_wire::k8s::preflight::{Namespace, Quota, Shortage, shortages};
+use posse_wire::k8s::preflight::Namespace;
 use posse_wire::time::http_date_ms;
 
 mod adopters;
 mod budgets;
 mod permissions;
 mod queues;
+mod quota;
 mod report;
 
 /// A smaller clock difference is ignored, because the server's `Date` has whole seconds.
@@ -322,26 +323,31 @@ impl Checks {
             return None;
         };
         settings.namespace = Some(self.namespace.clone());
-        let (mut usage, mut kept) = (RunUsage::default(), Amounts::default());
+        let mut usage = RunUsage::default();
+        let mut kept = Amounts::default();
         for group in &settings.groups {
-            let of_template = self.template(&settings, group);
-            usage.add(&group.spec, &of_template);
-            kept = of_template.pod;
+            let (each, pod, claims) = self.template(&settings, group);
+            usage.add(&group.spec, &each, &pod, &claims);
+            kept = pod;
         }
-        usage.at_end.add(&times(&kept, settings.policy.keep_failed));
+        usage.keep_failed(&kept, settings.policy.keep_failed);
         self.settings = Some(settings);
         Some(usage)
     }
 
-    /// What one executor of the group uses of a quota.
-    fn template(&mut self, settings: &RunSettings, group: &GroupSettings) -> Usage {
+    /// What one executor of the group uses of a quota while it runs, as long as its pod is there, and for its slot's claims.
+    fn template(
+        &mut self,
+        settings: &RunSettings,
+        group: &GroupSettings,
+    ) -> (Amounts, Amounts, Amounts) {
         let name = format!("template {}", group.spec.name);
         let run = shown_identity(settings);
         let compiled = match group.template.compile(&settings.identity(Some(group), &run)) {
             Ok(compiled) => compiled,
             Err(error) => {
                 self.report.add(&name, Status::Failed(Code::Usage), error.to_string());
-                return Usage::default();
+                return Default::default();
             }
         };
         for warning in compiled.warnings() {
@@ -380,7 +386,7 @@ impl Checks {
         for claim in compiled.pod.render_claims(ExecutorId(1), 0, &PodOverrides::default()) {
             claims.add(&claim_usage(&serde_json::from_slice(&claim).unwrap_or_default()));
         }
-        Usage { running: pod_usage(&pod), pod: object_usage(&pod), claims }
+        (pod_usage(&pod), object_usage(&pod), claims)
     }
 
     fn pod_security(&mut self, namespace: Option<&Namespace>) {
@@ -407,37 +413,6 @@ impl Checks {
                 lines.into_iter().for_each(|line| self.report.add("limits", Status::Note, line));
             }
             Err(refusal) => self.report.add("limits", Status::Unknown, refusal.to_string()),
-        }
-    }
-
-    fn quota(&mut self, usage: Option<&RunUsage>) {
-        let quotas = match preflight::quotas(&self.connection.http, &self.namespace) {
-            Ok(quotas) => quotas,
-            Err(refusal) => {
-                return self.report.add("quota", Status::Unknown, refusal.to_string());
-            }
-        };
-        for quota in quotas.iter().filter(|quota| quota.has_scopes) {
-            let message = format!("{} has scopes and was not checked", quota.name);
-            self.report.add("quota", Status::Unknown, message);
-        }
-        let Some(usage) = usage else { return };
-        let short = shortages(&quotas, &usage.at_a_time);
-        if !short.is_empty() {
-            let remedy = "posse creates what the quota allows and continues when there is room; raise \
-                          the quota, request less, or lower count";
-            let problems = problems(&short, "the executors need");
-            return self.report.advise("quota", Status::Warning, problems, remedy);
-        }
-        let short = shortages(&quotas, &usage.at_end);
-        if !short.is_empty() {
-            let problems = problems(&short, "with the pods that stay as records the run may hold");
-            let remedy = "the pods of completed executors and the last failed ones (failures.keep_failed) stay until \
-                          others wait for the quota; raise it to keep them";
-            return self.report.advise("quota", Status::Warning, problems, remedy);
-        }
-        if let Some(message) = room(&quotas) {
-            self.report.add("quota", Status::Ok, message);
         }
     }
 
@@ -498,62 +473,6 @@ const REACH_REMEDY: &str = "check that the server is up, that its address is rig
 const HOST_REMEDY: &str = "set driver.host to a name or an address of this machine that the cluster's \
                            nodes can reach";
 
-fn times(amounts: &Amounts, n: u32) -> Amounts {
-    let all = amounts.0.iter().map(|(name, amount)| (name.clone(), amount.times(n)));
-    Amounts(all.collect())
-}
-
-/// What one executor uses of quotas.
-#[derive(Default)]
-struct Usage {
-    /// While it runs.
-    running: Amounts,
-    /// As long as its pod is there.
-    pod: Amounts,
-    /// The claims of its slot: its successor has the same.
-    claims: Amounts,
-}
-
-/// What a run uses of quotas.
-#[derive(Default)]
-struct RunUsage {
-    /// Of all executors that run at a time.
-    at_a_time: Amounts,
-    /// With the pods that stay: the records of those that have completed, and `failures.keep_failed`.
-    at_end: Amounts,
-}
-
-impl RunUsage {
-    fn add(&mut self, group: &GroupSpec, Usage { running, pod, claims }: &Usage) {
-        for amounts in [running, pod, claims] {
-            self.at_a_time.add(&times(amounts, group.target));
-        }
-        let n_at_end = group.completions.unwrap_or(0).max(group.target);
-        for amounts in [pod, claims] {
-            self.at_end.add(&times(amounts, n_at_end));
-        }
-    }
-}
-
-/// What quotas have too little of. `need`: the words for the amount that they should have.
-fn problems(short: &[Shortage], need: &str) -> String {
-    let problems = short.iter().map(|Shortage { quota, resource, wanted, left, hard }| {
-        let [wanted, left, hard] = [wanted, left, hard].map(|amount| amount.canonical());
-        format!("{quota} has {left} of {hard} {resource} left, {need} {wanted}")
-    });
-    problems.collect::<Vec<_>>().join("; ")
-}
-
-/// What to say if no quota is too small; nothing if none of them was checked.
-fn room(quotas: &[Quota]) -> Option<String> {
-    let n_checked = quotas.iter().filter(|quota| !quota.has_scopes).count();
-    match (n_checked, quotas.len()) {
-        (0, 0) => Some("the namespace has none".to_owned()),
-        (0, _) => None,
-        (n, _) => Some(format!("room for all executors in {n}")),
-    }
-}
-
 /// The status of a template after a refused dry run.
 fn dry_run_status(class: RefusalClass) -> Status {
     match class {
@@ -590,25 +509,6 @@ mod tests {
             (RefusalClass::Exists, Status::Ok),
         ] {
             assert_eq!(dry_run_status(class), want, "{class:?}");
-        }
-    }
-
-    #[test]
-    fn quotas_with_scopes_are_not_called_roomy() {
-        let quota = |has_scopes| Quota {
-            name: "q".to_owned(),
-            has_scopes,
-            hard: Amounts::default(),
-            used: Amounts::default(),
-        };
-        for (scopes, want) in [
-            (&[][..], Some("the namespace has none")),
-            (&[true], None),
-            (&[false], Some("room for all executors in 1")),
-            (&[true, false, true], Some("room for all executors in 1")),
-        ] {
-            let quotas: Vec<Quota> = scopes.iter().map(|has_scopes| quota(*has_scopes)).collect();
-            assert_eq!(room(&quotas).as_deref(), want, "{scopes:?}");
         }
     }
 }

@@ -26,6 +26,10 @@ fn failed_by_itself(pod: &Pod) -> bool {
     has_ended(pod) && !pod.deleting && classify(pod, false).reason.caused_by_app()
 }
 
+/// What to say if nothing of this run holds the room in which objects count.
+const OF_EARLIER_RUNS: &str =
+    "ended executors of earlier runs may hold a part of it, which `posse cleanup` removes";
+
 impl Reconciler {
     /// Retains an ended pod or requests its delete.
     pub(super) fn retain_or_delete(&mut self, id: ExecutorId, now: Millis) {
@@ -215,7 +219,11 @@ impl Reconciler {
             Holders::All | Holders::Claims => "whose pods stay as records, hold a part of it",
             Holders::RunningOn => "beside which another container runs on, hold a part of it",
         };
-        (!named.is_empty()).then(|| format!("{}, {what}", named.join(" and ")))
+        match (named.is_empty(), holders) {
+            (false, _) => Some(format!("{}, {what}", named.join(" and "))),
+            (true, Holders::All) => Some(OF_EARLIER_RUNS.to_owned()),
+            (true, Holders::Claims | Holders::RunningOn) => None,
+        }
     }
 
     pub(super) fn lacks_room(&self) -> bool {

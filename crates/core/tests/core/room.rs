@@ -257,6 +257,17 @@ fn no_part_of_the_work_waits_for_the_records_of_others_or_runs_twice() {
     }
 }
 
+/// An earlier run may have left its failed pods, which this one does not see.
+#[test]
+fn what_earlier_runs_may_hold_is_told_with_a_way_out() {
+    for (counts, is_told) in [(Counts::Objects, true), (Counts::Running, false)] {
+        let mut server = server(policy(), spec("g", 2), counts, 0);
+        server.carry_out(5_000);
+        let message = server.run.group("g").message.unwrap();
+        assert_eq!(message.contains("`posse cleanup`"), is_told, "{message}");
+    }
+}
+
 /// Nothing is deleted that holds nothing: the records of ended pods stay under a quota on what runs.
 #[test]
 fn records_stay_that_hold_nothing() {
