@@ -83,7 +83,9 @@ pub fn large_run_described(server: &dyn Server) {
     let driver = scene.make_driver_pod("driver");
     let posse = scene
         .run()
-        .executors(n_large + 10)
+        // A quota takes some more than it says: the controller's count overwrites that of the admission, which may know of
+        // newer pods.
+        .executors(2 * n_large)
         .settings(json!({"failures": {"app": "off", "cluster": "off", "keep_failed": 0},
             "shutdown": {"timeout": "600s"}}))
         .in_pod("driver", uid_of(&driver))
@@ -97,8 +99,6 @@ pub fn large_run_described(server: &dyn Server) {
                 posse.control().try_call("GET", "/v1/status", "").expect("it answers");
             let status: Value = serde_json::from_str(&status).expect("the status is JSON");
             let group = status["groups"][0].clone();
-            // Now and then a quota takes one more: the controller's count of its pods overwrites that of the
-            // admission, which may already know of a newer pod.
             let n_running = group["running"].as_u64().unwrap_or(0);
             let is_done = n_running >= u64::from(n_large) && group["waiting"] == "quota";
             if is_done { Ok(()) } else { Err(group) }

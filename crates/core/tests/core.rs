@@ -35,6 +35,7 @@ mod core {
     mod queue_groups;
     mod readiness;
     mod record;
+    mod recorded_groups;
     mod replace_gone;
     mod restarts_in_place;
     mod retained_pods;
