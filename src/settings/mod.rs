@@ -581,7 +581,8 @@ fn record(config: &Config, args: &RunArgs, world: &World<'_>) -> RecordSetting {
         return RecordSetting::File(world.dir.join(path));
     }
     match &config.record {
-        Record::Auto if args.embedded.dev => RecordSetting::Off,
+        // `posse map` takes its lines anew each time, and has a record of its own in --resume.
+        Record::Auto if args.embedded.dev || args.jobs.is_some() => RecordSetting::Off,
         Record::Auto => RecordSetting::Auto(records_folder(world.env)),
         Record::Cluster => RecordSetting::Cluster,
         Record::File(path) => RecordSetting::File(world.dir.join(path)),

@@ -88,7 +88,7 @@ mod tests {
     use crate::args::{Command, CommandLine, tools};
     use crate::settings::run_settings;
     use crate::testing::Folder;
-    use posse_run::run::settings::RunSettings;
+    use posse_run::run::settings::{RecordSetting, RunSettings};
     use posse_wire::config::Ready;
 
     fn settings(file: &str, args: &str) -> Result<RunSettings, Failure> {
@@ -112,6 +112,7 @@ mod tests {
         assert_eq!((spec.target, spec.min, spec.max), (0, 0, Some(7)));
         assert_eq!((got.policy.driver_silence_ms, got.driver.ready), (0, Ready::None));
         assert_eq!(got.app, "map");
+        assert!(matches!(got.record, RecordSetting::Off));
         for (file, args, want) in [
             ("app: a\nexecutors: [{image: i}]", "", "a"),
             ("app: a\nexecutors: [{image: i}]", "--app b", "b"),
