@@ -37,6 +37,8 @@ pub(super) fn lay_map_over(config: &mut Config, jobs: u32, file: &str) -> Result
     // It calls when a line begins or ends, which may take as long as it likes.
     (config.policy.driver_silence_ms, config.policy.heartbeat_timeout_ms) = (0, 0);
     config.policy.idle_end_ms = 0;
+    // The output of a line that failed is printed. Its pod would be taken for a line of the next run of the instance.
+    config.policy.keep_failed = 0;
     config.app.get_or_insert_with(|| APP.to_owned());
     Ok(())
 }

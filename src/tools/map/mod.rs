@@ -112,7 +112,7 @@ mod tests {
         assert_eq!((spec.target, spec.min, spec.max), (0, 0, Some(7)));
         assert_eq!((got.policy.driver_silence_ms, got.driver.ready), (0, Ready::None));
         assert_eq!(got.app, "map");
-        assert!(matches!(got.record, RecordSetting::Off));
+        assert!(matches!(got.record, RecordSetting::Off) && got.policy.keep_failed == 0);
         for (file, args, want) in [
             ("app: a\nexecutors: [{image: i}]", "", "a"),
             ("app: a\nexecutors: [{image: i}]", "--app b", "b"),
