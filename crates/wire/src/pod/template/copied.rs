@@ -40,15 +40,18 @@ const OF_CONTROLLERS: [&str; 14] = [
 /// The same, of Jobs.
 const OF_JOBS: &str = "batch.kubernetes.io/";
 /// Annotations by which a network has given the pod its address. Some networks take them for a request.
-const OF_NETWORKS: [&str; 8] = [
+const OF_NETWORKS: [&str; 11] = [
     "cni.projectcalico.org/containerID",
     "cni.projectcalico.org/podIP",
     "cni.projectcalico.org/podIPs",
     "k8s.ovn.org/pod-networks",
     "k8s.v1.cni.cncf.io/network-status",
+    "k8s.v1.cni.cncf.io/networks-status",
     "ovn.kubernetes.io/allocated",
     "ovn.kubernetes.io/ip_address",
     "ovn.kubernetes.io/mac_address",
+    "ovn.kubernetes.io/routed",
+    "vpc.amazonaws.com/pod-eni",
 ];
 /// What Kueue and YuniKorn write beside posse's own keys of queues and gangs: the pod would be one more of another group.
 const OF_GROUPS: [&str; 3] = ["applicationId", "kueue.x-k8s.io/podset", "kueue.x-k8s.io/workload"];
@@ -133,13 +136,13 @@ fn remove_of_copy(
         let keys = of_groups.chain(&OF_NETWORKS).filter(|key| **key != kueue::QUEUE);
         keys.for_each(|key| drop(map, key, &format!("metadata.{list}")));
     }
-    for field in ["nodeName", "schedulingGates", "schedulingGroup"] {
+    // Load balancers add readiness gates to the pods of their services, and open no others.
+    for field in ["nodeName", "readinessGates", "schedulingGates", "schedulingGroup"] {
         drop(spec, field, "spec");
     }
-    // Of a StatefulSet or an indexed Job: the name of the pod, or its beginning.
-    let name = metadata.get("name").and_then(Value::as_str).unwrap_or_default();
-    let host = spec.get("hostname").and_then(Value::as_str).unwrap_or_default();
-    if !host.is_empty() && name.starts_with(host) {
+    // Of a StatefulSet or an indexed Job. With a placeholder it is meant: each executor has another one.
+    let host = spec.get("hostname").and_then(Value::as_str);
+    if host.is_some_and(|host| !host.contains("{{")) {
         drop(spec, "hostname", "spec");
         drop(spec, "subdomain", "spec");
     }
@@ -418,8 +421,12 @@ mod tests {
         ] {
             let live = json!({
                 "metadata": {"uid": "u", "labels": {"rollouts-pod-template-hash": "x"},
-                    "annotations": {"kubernetes.io/config.mirror": "m"}},
-                "spec": {"containers": [{"name": "c", "image": "i"}], "tolerations": tolerations,
+                    "annotations": {"kubernetes.io/config.mirror": "m",
+                        "vpc.amazonaws.com/pod-eni": "lost", "k8s.v1.cni.cncf.io/networks-status": "lost",
+                        "ovn.kubernetes.io/routed": "lost"}},
+                "spec": {"hostname": "lost-0", "subdomain": "lost",
+                    "readinessGates": [{"conditionType": "lost"}],
+                    "containers": [{"name": "c", "image": "i"}], "tolerations": tolerations,
                     "affinity": {"nodeAffinity":
                         {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}},
             });
@@ -439,6 +446,7 @@ mod tests {
             let want =
                 json!([[OF_DAEMON_SETS[2], 7], ["gpu", null], [not_ready, 60], [unreachable, 60]]);
             assert_eq!(json!(left), want);
+            assert!(!pod.to_string().contains("lost"), "whatever the pod's name is: {pod}");
             assert!(!pod.to_string().contains("mirror") && !pod.to_string().contains("rollouts"));
         }
     }
