@@ -120,6 +120,9 @@ fn pod_lines(pod: &Value, now: Timestamp, lines: &mut Vec<String>) {
     if pod["deleting"].is_string() {
         head.push_str(&format!(", terminating until {}", moment(&pod["deleting"], now)));
     }
+    if pod["held_by"].is_string() {
+        head.push_str(&format!(", held by finalizer {}", fact(&pod["held_by"])));
+    }
     lines.push(head);
     for container in pod["containers"].as_array().map_or(&[][..], Vec::as_slice) {
         let mut line = format!("  {} {}: ", fact(&container["kind"]), fact(&container["name"]));
@@ -169,7 +172,8 @@ fn pod_facts(pod: &PodDetails) -> Value {
         .chain(status.container_statuses.iter().map(|one| container_facts(one, "container")));
     json!({
         "name": meta.name, "uid": meta.uid, "created": meta.creation_timestamp,
-        "deleting": meta.deletion_timestamp, "kept": meta.label(COUNTED).is_some(),
+        "deleting": meta.deletion_timestamp, "held_by": pod.facts.held_by(),
+        "kept": meta.label(COUNTED).is_some(),
         "node": pod.facts.node, "ip": status.pod_ip, "phase": pod.phase(),
         "reason": given(&status.reason), "message": given(&status.message),
         "containers": containers.collect::<Vec<Value>>(),
@@ -249,6 +253,16 @@ mod tests {
 
     fn seen(event: &Value) -> SeenEvent {
         SeenEvent::parse(event.to_string().as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn a_deleted_pod_names_the_finalizer_that_holds_it() {
+        let pod = json!({"metadata": {"name": "a", "uid": "u", "deletionTimestamp": at(9),
+            "finalizers": ["team.example.com/hold"]}, "spec": {"containers": []}});
+        let pod = PodDetails::parse(pod.to_string().as_bytes()).unwrap();
+        let mut lines = Vec::new();
+        pod_lines(&pod_facts(&pod), DAY_0, &mut lines);
+        assert!(lines[0].ends_with(", held by finalizer team.example.com/hold"), "{lines:?}");
     }
 
     fn failed() -> ExecutorReport {
