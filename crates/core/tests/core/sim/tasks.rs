@@ -258,7 +258,8 @@ pub fn tasks_are_right(core: &Reconciler) -> CheckResult {
                 n_ready += u32::from(open.held_by().is_none());
                 continue;
             };
-            n_free += 1;
+            // One that was opened again may wait for another task beside its last executor.
+            n_free += usize::from(open.held_by().is_none());
             let of_it = executors.get(id).and_then(|one| one.task.as_ref());
             if of_it.is_none_or(|run| run.task.key != *key) {
                 return fail(format!("{name}: {key} has executor {id}, which has {of_it:?}"));

@@ -137,7 +137,7 @@ fn remove_of_copy(
         keys.for_each(|key| drop(map, key, &format!("metadata.{list}")));
     }
     // Load balancers add readiness gates to the pods of their services, and open no others.
-    for field in ["nodeName", "readinessGates", "schedulingGates", "schedulingGroup"] {
+    for field in ["nodeName", "readinessGates", "schedulingGroup"] {
         drop(spec, field, "spec");
     }
     // Of a StatefulSet or an indexed Job. With a placeholder it is meant: each executor has another one.
@@ -388,11 +388,9 @@ mod tests {
                         .unwrap();
                 (pod, compiled.warnings().len())
             };
-            let (mut copy, _) = made(own, &first);
-            let held = json!([{"name": "kueue.x-k8s.io/admission"}]);
-            copy["spec"]["schedulingGates"] = held;
+            let (copy, _) = made(own, &first);
             let (pod, n_warnings) = made(copy, &context());
-            for gone in ["shop", "4711", "kueue.x-k8s.io/pod", "role", "admission", "executors"] {
+            for gone in ["shop", "4711", "kueue.x-k8s.io/pod", "role", "executors"] {
                 assert!(!pod.to_string().contains(gone), "{kind:?}: {gone}: {pod}");
             }
             assert_eq!(n_warnings, 2, "one for all, one for the name");
