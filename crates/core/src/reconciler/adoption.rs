@@ -17,20 +17,26 @@ use crate::state::tasks::Adopted;
 use posse_base::time::Millis;
 
 impl Reconciler {
-    /// First what was told as done, then what was told as lost, what has ended, and what runs. Of two that have ended with
-    /// one index the later one counts: it was begun because the other did not.
-    pub(super) fn adoption_order(&self, change: &Change) -> (u8, Reverse<ExecutorId>) {
+    /// First the pods of tasks that a call has opened again, as earlier ones tell ends that no longer count. Then what was
+    /// told as done, what was told as lost, what has ended, and what runs. Of two that have ended with one index the later
+    /// one counts: it was begun because the other did not.
+    pub(super) fn adoption_order(
+        &self,
+        change: &Change,
+    ) -> (Reverse<u32>, u8, Reverse<ExecutorId>) {
         let any = Reverse(ExecutorId(0));
         let pod = match change {
             Change::Gone(_) => None,
             Change::Updated(uid) => self.snapshot.get(uid),
         };
-        match pod {
+        let round = pod.and_then(|pod| pod.task.as_ref()).map_or(0, |run| run.round);
+        let (rank, id) = match pod {
             Some(pod) if pod.completed => (0, any),
             Some(pod) if pod.counted.is_some() => (1, any),
             Some(pod) if has_ended(pod) => (2, Reverse(pod.id)),
             Some(_) | None => (3, any),
-        }
+        };
+        (Reverse(round), rank, id)
     }
 
     /// Adopts a pod that an earlier run created.

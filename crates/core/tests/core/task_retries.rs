@@ -189,10 +189,10 @@ fn a_task_whose_image_cannot_be_pulled_fails_after_its_retries_with_the_words_of
     }
 }
 
-/// The pods of the attempts before are records, and one is found before the pod that runs now.
+/// The pods of the attempts before are records: none of them tells an end of what was opened again since.
 #[test]
 fn a_restarted_posse_knows_the_last_attempt() {
-    for code in [None, Some(0)] {
+    for (code, is_labelled) in [(None, false), (Some(0), false), (Some(0), true)] {
         let mut run = Run::new(policy(), vec![group(0, None)]);
         say(&mut run, &[task("a", 0)]);
         settle(&mut run);
@@ -202,12 +202,16 @@ fn a_restarted_posse_knows_the_last_attempt() {
         assert_eq!(settle(&mut run), [(2, "a".to_owned(), 2)]);
         if let Some(code) = code {
             run.watch(&[2], end_with(code));
-            run.watch(&[2], |pod| pod.completed = true);
+            run.watch(&[2], |pod| pod.completed = is_labelled);
         }
-        let mut run = restart(run, group(0, None));
+        let Run { pods, version, now, .. } = run;
+        let mut run = Run { pods, version, now, ..Run::unlisted(policy(), vec![group(0, None)]) };
         say(&mut run, &[task("a", 0)]);
+        run.list();
         let want = if code.is_some() { "succeeded" } else { "running" };
         assert_eq!((state(&mut run, "a"), creates(&mut run)), (want, vec![]));
+        let end = code.map(|_| ("a".to_owned(), "succeeded", code, 2));
+        assert_eq!(ends(&mut run), Vec::from_iter(end), "{is_labelled}");
     }
 }
 

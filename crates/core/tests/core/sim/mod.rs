@@ -62,7 +62,7 @@ const RANK_REGRESSIONS: &[u64] = &[7255, 37460, 45207];
 /// Seeds that once failed in a world of groups that wait for slots.
 const SLOT_REGRESSIONS: &[u64] = &[2172];
 /// Seeds that once failed in a world of tasks.
-const TASK_REGRESSIONS: &[u64] = &[610, 2922, 7136];
+const TASK_REGRESSIONS: &[u64] = &[610, 2922, 7136, 9827, 13654, 44520];
 /// The same with a record.
 const RECORDED_TASK_REGRESSIONS: &[u64] = &[7284];
 /// Seeds that once failed with drivers that follow each other.
@@ -194,7 +194,7 @@ fn work_that_once_was_done_twice_ends() {
     }
 }
 
-/// A task was opened again while the create for its last attempt could still take effect.
+/// A task was opened again while the create for its last attempt could still take effect, or its last pod stayed.
 #[test]
 fn a_task_that_once_ran_twice_runs_once() {
     for seed in TASK_REGRESSIONS {
