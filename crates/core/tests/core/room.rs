@@ -17,6 +17,7 @@ use posse_core::model::refusal::{Refusal, RefusalClass};
 use posse_core::model::settings::{GroupSpec, OnLoss, Policy, RecordUse, Restart};
 use posse_core::model::task::Task;
 use posse_core::model::waiting::{ServerWait, Waiting};
+use posse_core::state::folded::Folded;
 
 /// What a quota counts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -153,6 +154,7 @@ impl Server {
                 self.run.tell(Input::ClaimsGivenUp { n });
             }
             Action::Delete { uid, .. } => {
+                self.assert_told(&uid.to_string());
                 self.run.tell(Input::Deleted { uid: uid.clone(), answer: Ok(None) });
                 let id = self.id_of(&uid.to_string());
                 if let Some(id) = id.filter(|id| Some(*id) == self.held) {
@@ -170,6 +172,18 @@ impl Server {
             }
             _ => {}
         }
+    }
+
+    /// Without a record of the run, another pod tells already of the index that a deleted one has done.
+    fn assert_told(&self, uid: &str) {
+        let pod = self.run.pods.iter().find(|pod| pod.uid.to_string() == uid);
+        let Some(slot) = pod.filter(|pod| pod.completed).and_then(|pod| pod.slot) else { return };
+        let tells = |pod: &Pod| {
+            let text = pod.end.as_ref().and_then(|end| end.folded.as_deref()).unwrap_or_default();
+            let folded: Folded = text.parse().unwrap();
+            folded.below(slot + 1).any(|(index, _)| index == slot)
+        };
+        assert!(self.run.core.has_record() || self.run.pods.iter().any(tells), "{slot} is lost");
     }
 
     fn id_of(&self, uid: &str) -> Option<u64> {
