@@ -12,7 +12,7 @@ use posse_core::model::input::Input;
 use posse_core::model::pod::{ContainerState, End, Phase, Pod, Rare};
 use posse_core::model::pod_text::PodText;
 use posse_core::model::refusal::{Refusal, RefusalClass};
-use posse_core::model::settings::{GroupSpec, Restart, SlotPolicy};
+use posse_core::model::settings::{GroupSpec, OnLoss, Restart, SlotPolicy};
 
 /// The limits are 1,024, 2,048 and 3,072 bytes, and 900 of 1,000 are too many.
 fn run(n: u32) -> Run {
@@ -239,6 +239,17 @@ fn a_slot_that_goes_on_gets_the_memory_that_it_needs() {
         });
         assert_eq!(steps(&mut run), want, "{slots:?} {completions:?}");
     }
+}
+
+/// Each rank of the next attempt may need what one was killed for.
+#[test]
+fn all_ranks_of_the_next_attempt_get_the_memory() {
+    let pod = growing(PodText::default(), &["2Gi", "3Gi"], None);
+    let group = GroupSpec { pod, on_loss: OnLoss::Group, ..spec("g", 2) };
+    let mut run = Run::with_running(policy(), vec![group]);
+    run.watch(&[2], killed);
+    run.gone(&[1, 2]);
+    assert_eq!(steps(&mut run), [(3, 1), (4, 1)]);
 }
 
 /// A LimitRange refuses the memory of the replacement. The others of the group do not wait for that.
