@@ -19,6 +19,7 @@ mod core {
     mod credentials;
     mod decommission_by_term;
     mod disconnects;
+    mod dismissals;
     mod driver_calls;
     mod first_heartbeats;
     mod foreign_pods;

@@ -1,6 +1,7 @@
 //! Facts that a run was told, or has found out, and that nobody can read from its pods: what its record keeps.
 
 use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use crate::model::event::LossReason;
@@ -11,6 +12,8 @@ use crate::model::task::{AFTER, REFUSED, Task, TaskEnd};
 /// What a fact is about. The record keeps the last fact about each topic.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Topic {
+    /// The executors of a group that calls have ended.
+    Dismissed(GroupName),
     /// What calls have said about a group.
     Group(GroupName),
     /// How far a task has come.
@@ -26,6 +29,8 @@ pub enum Topic {
 /// What is known about a topic.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Knowledge {
+    /// Their ids.
+    Dismissed(Vec<RangeInclusive<u64>>),
     Group(CallFields),
     Progress(Progress),
     Target(Target),

@@ -25,6 +25,10 @@ pub struct PodFacts {
     pub attempt: u32,
     /// It works on a task. True: the task has no retry left.
     pub task: Option<bool>,
+    /// A call has ended it for good: it has no share in the work of its group.
+    pub is_dismissed: bool,
+    /// It says itself that it is being ended, and why.
+    pub is_draining: bool,
 }
 
 /// What adoption needs to know of the pod's group.
@@ -69,6 +73,7 @@ pub fn judge(pod: &PodFacts, group: &GroupFacts) -> Adoption {
     let stays = pod.has_stopped && !pod.is_deleting;
     let is_done = match (pod.reported, pod.task, group.restart) {
         (Reported::Nothing, _, _) => false,
+        _ if pod.is_dismissed => false,
         (Reported::Completed, Some(_), _) => true,
         (Reported::Lost, Some(is_last_try), _) => stays && is_last_try,
         (Reported::Completed | Reported::Lost, None, _) if is_earlier => false,
@@ -79,16 +84,20 @@ pub fn judge(pod: &PodFacts, group: &GroupFacts) -> Adoption {
     };
     let life = match pod.reported {
         Reported::Completed if is_done => Life::Completed,
-        Reported::Lost if stays => Life::Retained,
+        Reported::Lost if stays && !pod.is_dismissed => Life::Retained,
         Reported::Completed | Reported::Lost => Life::Lost { ending: None },
         Reported::Nothing if group.is_stopping => Life::Ending(Ending::now(DeleteCause::Stopped)),
         Reported::Nothing if is_earlier => Life::Ending(Ending::now(DeleteCause::GroupRestarted)),
+        Reported::Nothing if pod.is_dismissed && !pod.is_draining => {
+            Life::Ending(Ending::now(DeleteCause::ScaledDown))
+        }
         Reported::Nothing => Life::Wanted,
     };
     // An executor that can no longer run holds no slot, because its successor may have it already.
     // Where work ends, it is judged next whether its work is done. One of an earlier attempt may
     // have a successor too.
-    let may_have_successor = pod.has_stopped && group.restart == Restart::Always;
+    let may_have_successor =
+        pod.has_stopped && (group.restart == Restart::Always || pod.is_dismissed);
     Adoption {
         group_attempt,
         attempt,
@@ -110,6 +119,8 @@ mod tests {
         is_deleting: false,
         attempt: 1,
         task: None,
+        is_dismissed: false,
+        is_draining: false,
     };
     const ENDED: PodFacts = PodFacts { has_stopped: true, ..RUNS };
     const LOST: PodFacts = PodFacts { reported: Reported::Lost, ..ENDED };
@@ -211,6 +222,23 @@ mod tests {
             let got = judge(&pod, &group);
             let got = (got.group_attempt, got.attempt, got.is_earlier, got.life, got.claims_slot);
             assert_eq!(got, want, "{pod:?} {group:?}");
+        }
+    }
+
+    #[test]
+    fn who_was_dismissed_ends_and_has_done_nothing() {
+        let ending = Life::Ending(Ending::now(DeleteCause::ScaledDown));
+        for (pod, want) in [
+            (RUNS, (ending, false, true)),
+            // The annotation says how it ends.
+            (PodFacts { is_draining: true, ..RUNS }, (Life::Wanted, false, true)),
+            (ENDED, (ending, false, false)),
+            (LOST, (LIFE_LOST, false, false)),
+            (DONE, (LIFE_LOST, false, false)),
+        ] {
+            for group in [ALWAYS, ON_FAILURE, NEVER] {
+                check(PodFacts { is_dismissed: true, ..pod }, group, want);
+            }
         }
     }
 

@@ -44,11 +44,12 @@ impl Reconciler {
         let Some(pod) = self.snapshot.get(uid) else { return };
         let is_stopping = self.end.ends_executors();
         let is_known_end = self.is_known_end(pod);
+        let is_dismissed = self.is_dismissed(id, &pod.group);
         let group = self.executors.group_or_insert(pod.group.clone(), || {
             let spec = GroupSpec { restart: pod.restart, ..GroupSpec::bare(pod.group.clone()) };
             Group::new(spec, false)
         });
-        let adoption = judge(&facts_of_pod(pod), &facts_of_group(group, is_stopping));
+        let adoption = judge(&facts_of_pod(pod, is_dismissed), &facts_of_group(group, is_stopping));
         let Adoption { is_done, is_earlier, life, .. } = adoption;
         group.n_accepted += 1;
         group.attempts.on_found(adoption.group_attempt);
@@ -123,7 +124,16 @@ impl Reconciler {
         let is_live = executor.life == Life::Wanted && !has_ended(pod);
         let (end, is_record) = (end_of_record(pod), executor.is_done);
         let was_counted = pod.counted.is_some();
+        let is_dismissed = self.is_dismissed(id, &name);
+        let can_run = !has_ended(pod);
         let Some(group) = self.executors.group_mut(&name) else { return };
+        if is_dismissed {
+            // Its task is over. A new one with this key waits for its end.
+            if can_run {
+                group.tasks.leave(&run.task.key, id);
+            }
+            return;
+        }
         let adopted = if is_record {
             group.tasks.adopt_record(&run, id, end.clone())
         } else {
@@ -162,7 +172,7 @@ impl Reconciler {
     }
 }
 
-fn facts_of_pod(pod: &Pod) -> PodFacts {
+fn facts_of_pod(pod: &Pod, is_dismissed: bool) -> PodFacts {
     PodFacts {
         reported: match pod.counted {
             _ if pod.completed => Reported::Completed,
@@ -173,6 +183,8 @@ fn facts_of_pod(pod: &Pod) -> PodFacts {
         is_deleting: pod.deleting,
         attempt: pod.attempt,
         task: pod.task.as_ref().map(|run| run.retries_left == 0),
+        is_dismissed,
+        is_draining: pod.draining.is_some(),
     }
 }
 

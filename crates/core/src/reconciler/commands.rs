@@ -131,6 +131,9 @@ impl Reconciler {
             }
             (AfterKill::Replace, _) | (AfterKill::Target(_), None) => {}
         }
+        if after != AfterKill::Replace {
+            killed.iter().for_each(|&id| self.dismiss_killed(id));
+        }
         for &id in &killed {
             let is_cancelled = after == AfterKill::Lower && self.has_task(id);
             if force {

@@ -45,6 +45,7 @@ impl Reconciler {
         };
         is_open
             && (self.has_record() || !self.end.ends_executors())
+            && !self.is_dismissed(pod.id, &executor.group)
             && !self.repeats_work(executor, pod)
             && (group.spec.restart != Restart::Always || executor.task.is_some())
             && classify(pod, false).reason == LossReason::Completed

@@ -87,7 +87,10 @@ impl Reconciler {
 
     /// Before the first pods are adopted: the attempt of each group is the latest that a pod shows.
     pub(super) fn note_attempts(&mut self) {
-        let ours = self.snapshot.pods().filter(|pod| self.is_ours(pod));
+        let ours = self
+            .snapshot
+            .pods()
+            .filter(|pod| self.is_ours(pod) && !self.is_dismissed(pod.id, &pod.group));
         let found: Vec<(GroupName, u32)> = ours
             .filter(|pod| pod.attempt > 1)
             .map(|pod| (pod.group.clone(), pod.attempt))

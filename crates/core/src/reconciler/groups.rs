@@ -173,6 +173,7 @@ impl Reconciler {
         let of_file = group.of_file.map(|of_file| (name.clone(), of_file));
         self.executors.deleted.extend(of_file);
         self.executors.forget_work(name);
+        self.dismiss_all(name);
         self.note_group(name);
         self.note_fact(Topic::Work(name.clone()));
         self.note_target(name);

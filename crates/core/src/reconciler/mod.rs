@@ -22,6 +22,7 @@ mod adoption;
 mod commands;
 mod completions;
 mod create_answers;
+mod dismissals;
 mod driver_reports;
 mod gangs;
 mod group_restarts;
@@ -396,10 +397,12 @@ impl Reconciler {
         self.close_create_entry(id, false);
         self.release_task(id);
         self.executors.discard_probe(id);
+        let group = self.executors.get(id).map(|executor| executor.group.clone());
         if self.executors.remove(id) {
             self.ours.retire(id);
             self.driver_reports.forget(id);
         }
+        group.iter().for_each(|name| self.forget_dismissed(name));
     }
 
     /// After a resourceVersion rollback the watcher must LIST again, and what was written may have

@@ -60,6 +60,10 @@ impl Reconciler {
             let names: Vec<GroupName> = self.executors.groups().keys().cloned().collect();
             names.iter().for_each(|name| self.restart_if_incomplete(name, now));
             self.tell_adopted();
+        } else {
+            // What an earlier process has sent last may come after the first LIST.
+            let dismissed: Vec<GroupName> = self.executors.dismissed.keys().cloned().collect();
+            dismissed.iter().for_each(|name| self.forget_dismissed(name));
         }
         self.executors.forget_empty_groups();
     }

@@ -87,7 +87,8 @@ impl Reconciler {
             return;
         }
         self.unrecorded.doubt();
-        let mut topics = Vec::new();
+        let dismissed = self.executors.dismissed.keys();
+        let mut topics: Vec<Topic> = dismissed.cloned().map(Topic::Dismissed).collect();
         for (name, group) in self.executors.groups() {
             let of_group = [Topic::Group, Topic::Target, Topic::Work];
             topics.extend(of_group.map(|topic| topic(name.clone())));
@@ -146,6 +147,10 @@ impl Reconciler {
         let live =
             |name: &GroupName| self.executors.groups().get(name).filter(|group| !group.is_removed);
         match topic {
+            Topic::Dismissed(name) => {
+                let ids = self.executors.dismissed.get(name)?;
+                Some(Knowledge::Dismissed(ids.iter().collect()))
+            }
             Topic::Group(name) => {
                 let calls = &live(name)?.calls;
                 (!calls.is_empty()).then(|| Knowledge::Group(calls.clone()))
@@ -233,8 +238,12 @@ impl Reconciler {
                 (Topic::Work(name), Some(Knowledge::Work { attempt, ended })) => {
                     self.restore_work(&name, attempt, &ended);
                 }
+                (Topic::Dismissed(name), Some(Knowledge::Dismissed(ids))) => {
+                    self.restore_dismissed(&name, ids);
+                }
                 (
-                    Topic::Group(_)
+                    Topic::Dismissed(_)
+                    | Topic::Group(_)
                     | Topic::Progress(..)
                     | Topic::Target(_)
                     | Topic::Task(..)

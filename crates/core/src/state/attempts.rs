@@ -61,3 +61,16 @@ impl Attempts {
         !self.earlier.is_empty()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_attempt_fails_once() {
+        let mut attempts = Attempts::default();
+        assert_eq!([1, 1].map(|attempt| attempts.fail(attempt)), [true, false]);
+        assert_eq!(attempts.begin_next(), 2);
+        assert_eq!([1, 2, 2].map(|attempt| attempts.fail(attempt)), [false, true, false]);
+    }
+}

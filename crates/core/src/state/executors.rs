@@ -19,6 +19,7 @@ use crate::state::folded::Folded;
 pub use crate::state::group::Group;
 use crate::state::ledger::Create;
 pub use crate::state::life::{Ending, Life, Start};
+use crate::state::ranges::Ranges;
 use crate::state::retained::{EndedTasks, RetainedPods};
 use crate::state::slots::Slots;
 use crate::state::snapshot::Snapshot;
@@ -49,6 +50,8 @@ pub struct Executors {
     groups: BTreeMap<GroupName, Group>,
     /// The groups of the configuration that a call has deleted, with the target that they have there.
     pub(crate) deleted: BTreeMap<GroupName, u32>,
+    /// The ids of executors that calls have ended, as long as pods of theirs may be there.
+    pub(crate) dismissed: BTreeMap<GroupName, Ranges>,
     retained: RetainedPods,
     ended_tasks: EndedTasks,
 }

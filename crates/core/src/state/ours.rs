@@ -176,6 +176,11 @@ impl Ours {
         self.next = self.next.max(id.0.saturating_add(1));
     }
 
+    /// No id from this one on was given or seen.
+    pub fn next(&self) -> u64 {
+        self.next
+    }
+
     /// True if another process of this instance may have used this id.
     pub fn is_of_earlier_run(&self, id: ExecutorId) -> bool {
         self.earlier.contains(id.0)

@@ -95,20 +95,17 @@ fn a_loss_of_the_group_is_charged_once() {
     assert_eq!(LossReason::AppError.budget(), Some(Budget::App));
 }
 
-/// The group is removed before the first LIST of a process, so its attempt is not followed by another one.
+/// They have failed, which nobody saw before the group was deleted.
 #[test]
-fn an_attempt_of_a_removed_group_fails_once() {
+fn the_executors_of_a_deleted_group_are_no_loss() {
     let mut before = Run::with_running(policy(), vec![gang(2)]);
     before.watch(&[1, 2], end_with(1));
     let Run { pods, version, now, .. } = before;
     let mut run = Run { pods, version, now, ..Run::unlisted(policy(), vec![gang(2)]) };
     run.call(Command::Group(GroupName::from("g"), GroupCommand::Delete));
     run.list();
-    let charged = run.take_events().into_iter().filter_map(|event| match event {
-        Event::Executor(_, ExecutorEvent::Lost { budget, .. }) => Some(budget),
-        _ => None,
-    });
-    assert_eq!(charged.collect::<Vec<_>>(), [Some(Budget::App), None]);
+    run.gone(&[1, 2]);
+    assert_eq!(told(&mut run), ["1 deleted: scaled_down", "2 deleted: scaled_down"]);
 }
 
 #[test]

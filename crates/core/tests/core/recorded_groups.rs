@@ -65,7 +65,13 @@ fn a_deleted_group_takes_its_facts_along() {
     call(&mut run, GroupCommand::Delete);
     let topic = Topic::Target(GroupName::from("g"));
     let is_deleted = Knowledge::Target(Target { is_deleted: true, ..Target::default() });
-    assert_eq!(run.facts(), [Fact { topic, knowledge: Some(is_deleted) }]);
+    let target = Fact { topic, knowledge: Some(is_deleted) };
+    // Until b's executor is gone.
+    let topic = Topic::Dismissed(GroupName::from("g"));
+    let dismissed = Fact { topic, knowledge: Some(Knowledge::Dismissed(vec![1..=2])) };
+    assert_eq!(run.facts(), [dismissed, target.clone()]);
+    run.gone(&[1, 2]);
+    assert_eq!(run.facts(), [target]);
 }
 
 #[test]

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::control::task::TaskJson;
 use posse_core::model::fact::{EndedWork, Fact, Knowledge, Progress, Target, Topic, end_reason};
-use posse_core::model::ids::{ExecutorId, GroupName};
+use posse_core::model::ids::{ExecutorId, GroupName, STORED_ID_MAX};
 use posse_core::model::settings::EXECUTORS_MAX;
 use posse_core::model::task::{After, Task, TaskEnd, TaskOutcome};
 
@@ -66,6 +66,7 @@ struct Line {
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum TopicJson {
+    Dismissed(String),
     Group(String),
     Progress(String, String),
     Target(String),
@@ -143,6 +144,7 @@ fn is_first(attempt: &u32) -> bool {
 /// The line of a fact, without its end.
 pub fn line(fact: &Fact) -> String {
     let topic = match &fact.topic {
+        Topic::Dismissed(group) => TopicJson::Dismissed(group.to_string()),
         Topic::Group(group) => TopicJson::Group(group.to_string()),
         Topic::Progress(group, key) => TopicJson::Progress(group.to_string(), key.to_string()),
         Topic::Target(group) => TopicJson::Target(group.to_string()),
@@ -150,6 +152,9 @@ pub fn line(fact: &Fact) -> String {
         Topic::Work(group) => TopicJson::Work(group.to_string()),
     };
     let is = fact.knowledge.as_ref().map(|knowledge| match knowledge {
+        Knowledge::Dismissed(ids) => {
+            json!(ids.iter().map(|ids| (ids.start(), ids.end())).collect::<Vec<_>>())
+        }
         Knowledge::Group(fields) => {
             json!(fields.iter().map(|(name, text)| (&**name, &**text)).collect::<BTreeMap<_, _>>())
         }
@@ -217,6 +222,7 @@ pub fn parse(line: &str) -> Result<Fact, NotAFact> {
     let Line { topic, is } = serde_json::from_str(line).map_err(|_| NotAFact)?;
     let group = |name: String| GroupName::from(name.as_str());
     let topic = match topic {
+        TopicJson::Dismissed(name) => Topic::Dismissed(group(name)),
         TopicJson::Group(name) => Topic::Group(group(name)),
         TopicJson::Progress(name, key) => Topic::Progress(group(name), key.into()),
         TopicJson::Target(name) => Topic::Target(group(name)),
@@ -232,6 +238,14 @@ fn knowledge(topic: &Topic, is: Value) -> Result<Knowledge, NotAFact> {
         serde_json::from_value(is).map_err(|_| NotAFact)
     }
     Ok(match topic {
+        Topic::Dismissed(_) => {
+            let ids: Vec<(u64, u64)> = read(is)?;
+            let is_range = |(first, last): &(u64, u64)| first <= last && *last <= STORED_ID_MAX;
+            if !ids.iter().all(is_range) {
+                return Err(NotAFact);
+            }
+            Knowledge::Dismissed(ids.into_iter().map(|(first, last)| first..=last).collect())
+        }
         Topic::Group(_) => {
             let fields: BTreeMap<String, String> = read(is)?;
             let fields = fields.into_iter().map(|(name, text)| (name.into(), text.into()));
@@ -330,6 +344,7 @@ mod tests {
                     ..Target::default()
                 }),
             ),
+            (Topic::Dismissed(group.clone()), Knowledge::Dismissed(vec![1..=7, 9..=9])),
             (Topic::Work("h".into()), Knowledge::Work { attempt: 1, ended: work.clone() }),
             (Topic::Work(group.clone()), Knowledge::Work { attempt: 3, ended: work }),
         ];
@@ -359,6 +374,8 @@ mod tests {
             r#"{"task":["g"],"is":{"order":1}}"#,
             r#"{"task":["g","k"],"is":{}}"#,
             r#"{"work":"g","is":{"completed":[[2,1]]}}"#,
+            r#"{"dismissed":"g","is":[[2,1]]}"#,
+            r#"{"dismissed":"g","is":[[1,18446744073709551615]]}"#,
             r#"{"work":"g","is":{"completed":[[0,4294967295]]}}"#,
             r#"{"work":"g","is":{"completed":[[0,7],[7,8]]}}"#,
             r#"{"target":"g","is":{"target":-1,"of_file":1}}"#,

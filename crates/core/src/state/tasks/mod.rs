@@ -13,6 +13,7 @@ use crate::state::tasks::prior_arrays::{Arrays, Prior};
 use crate::state::throttle::Throttles;
 use posse_base::time::Millis;
 
+mod leaving;
 mod order;
 mod prior_arrays;
 
@@ -465,11 +466,9 @@ impl Tasks {
         }
         let Some(open) = self.open.get_mut(key) else { return Adopted::Known };
         if open.executor.is_some() || (run.round, run.attempt) < (open.round, open.attempts) {
-            if is_live && open.executor.is_none() && run.round < open.round {
-                // A call has opened the task again since: it waits for the end of this pod.
-                self.ready.remove(open.place, &open.task);
-                open.executor = Some(id);
-                self.ready.on_busy(&open.task);
+            if is_live && run.round < open.round {
+                // A call has opened the task again since.
+                self.leave(key, id);
             }
             return other;
         }
@@ -505,13 +504,6 @@ impl Tasks {
                 Adopted::Recorded
             }
         }
-    }
-
-    /// The group is deleted, and its tasks with it. `leaving`: the executors that can still run.
-    pub fn clear(&mut self, leaving: BTreeMap<Arc<str>, ExecutorId>) {
-        let (mut throttles, counts) = (std::mem::take(&mut self.throttles), self.counts);
-        throttles.on_no_tasks();
-        *self = Self { throttles, counts, leaving, ..Self::default() };
     }
 
     /// A call has opened the task again after an end that is found first.
