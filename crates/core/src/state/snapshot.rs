@@ -384,7 +384,7 @@ impl Snapshot {
 
     /// Updates a terminating pod, if it is in the snapshot.
     pub fn refresh(&mut self, pod: Pod) -> Option<Change> {
-        self.pods.contains_key(&pod.uid).then(|| self.put(pod, true)).flatten()
+        self.pods.contains_key(&pod.uid).then(|| self.put(pod, false)).flatten()
     }
 
     /// The server says that this pod does not exist.
@@ -413,6 +413,8 @@ impl Snapshot {
     fn put(&mut self, pod: Pod, is_old: bool) -> Option<Change> {
         self.highest = self.highest.max(pod.version);
         match self.pods.get_mut(&pod.uid) {
+            // An older LIST still has what has vanished.
+            Some(_) if is_old && self.unseen.contains(&pod.uid) => None,
             Some(stored) => {
                 if !is_before(stored.version, pod.version)
                     && stored.version.is_some()

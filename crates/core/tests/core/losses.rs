@@ -9,7 +9,7 @@ use posse_core::model::event::{Event, ExecutorEvent, LossReason, RestartKind, Ru
 use posse_core::model::ids::{ExecutorId, Uid, Version};
 use posse_core::model::input::{Input, List, ListSource, PodEvent};
 use posse_core::model::pod::ContainerState::{Ended, Running};
-use posse_core::model::pod::Phase;
+use posse_core::model::pod::{Phase, Pod};
 use posse_core::model::refusal::RefusalClass;
 use posse_core::model::settings::{Decommission, GroupSpec, Policy, SlotPolicy};
 use posse_core::model::stop::StopOrder;
@@ -154,6 +154,33 @@ fn a_pod_that_vanishes_alive_is_deleted_before_its_slot_is_given_on() {
         assert_eq!(deletes(&mut run), if stable { vec!["slot 0"] } else { vec![] });
         assert_eq!(run.losses(), [], "it is told once");
     }
+}
+
+/// After a restore of etcd an older LIST, which still has the pod, comes after a newer one.
+#[test]
+fn an_older_list_does_not_bring_back_what_has_vanished() {
+    let group = GroupSpec { slots: SlotPolicy::Stable, ..spec("g", 2) };
+    let mut run = Run::with_running(policy(), vec![group]);
+    let before = run.pods.clone();
+    run.vanish(&[1], |_| {});
+    run.refused_by_history();
+    let sent = run.core.watermark();
+    for (source, pods, version) in [
+        (ListSource::Poll, run.pods.clone(), 30),
+        (ListSource::Watch, before, 20),
+        (ListSource::Poll, run.pods.clone(), 40),
+    ] {
+        let pods = pods.into_iter().map(|pod| Pod { version: Some(Version(version)), ..pod });
+        run.tell(Input::List(List::whole(source, pods.collect(), Some(Version(version)), sent)));
+        let kept = run.core.snapshot().get(&Uid::new("u1"));
+        assert!(kept.is_some_and(|pod| pod.deleting), "{version}");
+    }
+    assert_eq!(run.slots_created(), []);
+    // The first answer is to a delete from before the restore.
+    run.tell(absent("u1"));
+    assert_eq!(run.slots_created(), []);
+    run.tell(absent("u1"));
+    assert_eq!(run.slots_created(), [(3, 0)]);
 }
 
 /// What it was is decided already: it has its time, and its slot is not given on before the server says that it is gone.

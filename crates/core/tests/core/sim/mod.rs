@@ -62,7 +62,7 @@ const RANK_REGRESSIONS: &[u64] = &[7255, 37460, 45207];
 /// Seeds that once failed in a world of groups that wait for slots.
 const SLOT_REGRESSIONS: &[u64] = &[2172];
 /// Seeds that once failed in a world of tasks.
-const TASK_REGRESSIONS: &[u64] = &[610, 2922, 7136, 9827, 13654, 44520];
+const TASK_REGRESSIONS: &[u64] = &[610, 2922, 7136, 9827, 13654, 21046, 28591, 44520, 46420];
 /// The same with a record.
 const RECORDED_TASK_REGRESSIONS: &[u64] = &[7284];
 /// Seeds that once failed with drivers that follow each other.

@@ -253,7 +253,9 @@ impl Check {
                         if is_over(pod) && !cluster.pods.values().any(|s| s.pod.uid == pod.uid) {
                             self.told_gone.insert(pod.uid.clone());
                         }
-                        self.told_ids.insert(pod.id.0, self.n_restores);
+                        // While a restore is in doubt the event may be older than it.
+                        let told = self.doubt.is_none().then_some(self.n_restores);
+                        self.told_ids.extend(told.map(|n| (pod.id.0, n)));
                     }
                 }
             }
