@@ -193,12 +193,14 @@ impl InstanceRequest<'_, '_> {
         // The Lease names the holder's pod, and lasts as long as the instance.
         let job = self.run.context.owner.as_ref().filter(|_| self.run.context.is_outlived());
         let is_jobs = job.is_some() && scope == LeaseScope::Instance;
+        // Who comes again under this name, after a reboot for example, goes on with its work.
+        let is_named = self.run.settings.instance.is_some() && scope == LeaseScope::Instance;
         let stands_by = self.standby_of.is_some() && scope == LeaseScope::Application;
         let lasts_as = if stands_by { self.standby_of.as_ref() } else { job.filter(|_| is_jobs) };
         let owners = pod.into_iter().chain(lasts_as).cloned().collect();
         let wait = match scope {
             LeaseScope::Application if stands_by => HolderWait::StandsBy,
-            _ if self.run.settings.exclusive || is_jobs => HolderWait::ForItsEnd,
+            _ if self.run.settings.exclusive || is_jobs || is_named => HolderWait::ForItsEnd,
             LeaseScope::Application | LeaseScope::Instance => HolderWait::No,
         };
         let is_followed = self.standby_of.is_some();
@@ -331,7 +333,7 @@ fn held_by(scope: LeaseScope, selection: &Selection, holder: &str) -> RunError {
         ),
         LeaseScope::Instance => format!(
             "instance {instance} of application {app} is held by {holder}, which is alive or may \
-             be: end it, or take another --instance"
+             be: end it, or take another --instance, which begins all work anew"
         ),
     })
 }
