@@ -98,7 +98,10 @@ const SCENARIOS: &[Scenario] = scenarios! {
         a_standby_follows_a_silent_leader, a_standby_takes_over,
     };
     Embedded record::{done_work_stays_done};
-    Both record::{a_killed_posse_forgets_no_task, a_record_that_the_server_refuses};
+    Both record::{
+        a_deleted_group_ends_over_a_kill, a_killed_posse_forgets_no_task,
+        a_record_that_the_server_refuses,
+    };
     Real task_secrets::{secret_env_without_permission};
     Embedded submit::{submit_logs_over_cuts};
     Both submit::{submit_with_a_lost_pod, submit_without_room};

@@ -385,6 +385,65 @@ pub fn a_killed_posse_forgets_no_task(server: &dyn Server) {
     scene.finish();
 }
 
+/// Two groups are deleted, and one is made again with a task of the same key. posse is killed before its deletes are sent.
+pub fn a_deleted_group_ends_over_a_kill(server: &dyn Server) {
+    let scene = Scene::new(server);
+    let path = scene.file("record").display().to_string();
+    let is_cut = Arc::new(AtomicBool::new(false));
+    let cut = Arc::clone(&is_cut);
+    let proxy = Proxy::start(&server.access(Who::Posse), move |request, _| {
+        let is_end = matches!(request.method.as_str(), "DELETE" | "PATCH");
+        if is_end && cut.load(Ordering::SeqCst) { ProxyAction::Cut } else { ProxyAction::Pass }
+    });
+    let run = || {
+        let run = scene.run_with(&proxy.access()).settings(queue(&scene)).instance("i");
+        run.arg("--record").arg(&path).start()
+    };
+    let posse = run();
+    posse.wait_ready();
+    let put = |group: &str, target: u32| {
+        let called = json!({"template": scene.template(), "target": target});
+        assert_eq!(posse.control().put(group, &called).ok()["target"], target);
+    };
+    let add = |word: &str| {
+        let env = format!("WORD={word}");
+        let words = ["task", "add", "--group", "again", "--name", "a", "--env", &env];
+        let output = posse.ask(&words);
+        assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    };
+    put("gone", 2);
+    put("again", 0);
+    add("old");
+    let old = wait_task(&scene, "a");
+    let is_gone = |pod: &Value| pod["metadata"]["labels"]["posse.dev/group"] == "gone";
+    let n_of_gone = || scene.ours().iter().filter(|pod| is_gone(pod) && is_running(pod)).count();
+    wait_for(PATIENCE, "the group of the call", || n_of_gone() == 2);
+    is_cut.store(true, Ordering::SeqCst);
+    for group in ["gone", "again"] {
+        posse.control().delete(group).ok();
+    }
+    put("again", 0);
+    add("new");
+    posse.kill();
+    is_cut.store(false, Ordering::SeqCst);
+    let posse = run();
+    posse.wait_ready();
+    wait_for(PATIENCE, "the deleted group to end", || !scene.ours().iter().any(is_gone));
+    let new = wait_value(PATIENCE, "the new task to run", || {
+        let new = wait_task(&scene, "a");
+        if uid_of(&new) == uid_of(&old) { Err("the old one runs") } else { Ok(new) }
+    });
+    let mut env = new["spec"]["containers"][0]["env"].as_array().unwrap().iter();
+    assert!(env.any(|one| *one == json!({"name": "WORD", "value": "new"})), "{new}");
+    scene.end(&new, End::Exit(0));
+    let output = posse.ask(&["task", "wait"]);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    let list = said(&posse.ask(&["task", "list"]));
+    assert!(line_of(&list, "a").starts_with("a succeeded"), "{list}");
+    posse.stop();
+    scene.finish();
+}
+
 /// Executors that outlive the driver's pod dial the Service; the driver listens at its own address, to which that name may
 /// not lead yet.
 pub fn executors_dial_the_service(server: &dyn Server) {
