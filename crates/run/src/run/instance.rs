@@ -193,16 +193,10 @@ impl InstanceRequest<'_, '_> {
         // The Lease names the holder's pod, and lasts as long as the instance.
         let job = self.run.context.owner.as_ref().filter(|_| self.run.context.is_outlived());
         let is_jobs = job.is_some() && scope == LeaseScope::Instance;
-        // Who comes again under this name, after a reboot for example, goes on with its work.
-        let is_named = self.run.settings.instance.is_some() && scope == LeaseScope::Instance;
         let stands_by = self.standby_of.is_some() && scope == LeaseScope::Application;
         let lasts_as = if stands_by { self.standby_of.as_ref() } else { job.filter(|_| is_jobs) };
         let owners = pod.into_iter().chain(lasts_as).cloned().collect();
-        let wait = match scope {
-            LeaseScope::Application if stands_by => HolderWait::StandsBy,
-            _ if self.run.settings.exclusive || is_jobs || is_named => HolderWait::ForItsEnd,
-            LeaseScope::Application | LeaseScope::Instance => HolderWait::No,
-        };
+        let wait = self.holder_wait(scope, is_jobs);
         let is_followed = self.standby_of.is_some();
         let terms = if is_followed { LeaseTerms::STANDBY } else { LeaseTerms::USUAL };
         let lease = LeaseSettings {
@@ -255,6 +249,17 @@ impl InstanceRequest<'_, '_> {
             debug!("the lease of {} may not be released", selection.pod_prefix());
         }
         result
+    }
+
+    fn holder_wait(&self, scope: LeaseScope, is_jobs: bool) -> HolderWait {
+        let settings = &self.run.settings;
+        match scope {
+            LeaseScope::Application if self.standby_of.is_some() => HolderWait::StandsBy,
+            // Who comes again under this name, after a reboot for example, goes on with its work.
+            LeaseScope::Instance if settings.instance.is_some() => HolderWait::ForItsEnd,
+            _ if settings.exclusive || is_jobs => HolderWait::ForItsEnd,
+            LeaseScope::Application | LeaseScope::Instance => HolderWait::No,
+        }
     }
 
     /// Without a Lease, executors of an earlier run are adopted only if no other posse can be using
