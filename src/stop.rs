@@ -2,8 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
+
+use jiff::Timestamp;
+use serde_json::Value;
 
 use crate::args::submit::StopArgs;
 use crate::exit::{Code, Failure};
@@ -13,9 +17,11 @@ use crate::terminal::print;
 use crate::world::World;
 use posse_base::text::one_line;
 use posse_control::address::{app_of, live_sockets};
+use posse_control::client::Client;
 use posse_control::run_process::RunProcess;
 use posse_submit::apps::matches;
 use posse_submit::stop;
+use posse_wire::control::event_text::facts;
 
 /// How long a run on this host may take to end.
 const LOCAL_LIMIT: Duration = Duration::from_secs(600);
@@ -75,31 +81,71 @@ fn local_runs(args: &StopArgs, wanted: &[String], world: &World<'_>) -> BTreeMap
 
 /// Ends runs on this host. All are told to end before the first is waited for.
 fn stop_local(runs: &BTreeMap<PathBuf, String>, report: &mut Report<'_>) -> Result<(), Failure> {
-    let asked: Vec<_> = runs
-        .iter()
-        .map(|(socket, app)| {
-            let process = RunProcess::at(socket);
-            (app, process.and_then(|process| process.terminate().map(|()| process)))
-        })
-        .collect();
+    let asked: Vec<_> = runs.iter().map(|(socket, app)| (app, LocalStop::begin(socket))).collect();
     let mut last = None::<Failure>;
     for (app, asked) in asked {
-        let why = match asked.and_then(|process| process.wait(LOCAL_LIMIT)) {
-            Ok(true) => {
+        let failure = match asked.and_then(LocalStop::finish) {
+            Ok(None) => {
                 report.stopped(app);
                 continue;
             }
-            Ok(false) => {
-                io::Error::other(format!("it still runs after {} s", LOCAL_LIMIT.as_secs()))
+            Ok(Some(end)) => {
+                let hint = format!("`posse cleanup --app {app}` shows what is left");
+                Failure::new(Code::Remain, format!("application {app}: {end}; {hint}"))
             }
-            Err(error) => error,
+            Err(why) => {
+                let message = format!("application {app} on this host: cannot be stopped: {why}");
+                Failure::new(Code::Failed, message)
+            }
         };
-        let message = format!("application {app} on this host: cannot be stopped: {why}");
-        if let Some(earlier) = last.replace(Failure::new(Code::Failed, message)) {
+        if let Some(earlier) = last.replace(failure) {
             log::error!("{earlier}");
         }
     }
     last.map_or(Ok(()), Err)
+}
+
+/// The stop of a run on this host.
+struct LocalStop {
+    process: RunProcess,
+    end: JoinHandle<Option<String>>,
+}
+
+impl LocalStop {
+    /// Tells a run to end, and follows its events: only the last one says whether the stop was clean.
+    fn begin(socket: &Path) -> io::Result<Self> {
+        let process = RunProcess::at(socket)?;
+        let client = Client::at(socket.to_owned());
+        let follow = move || unclean_end(&client);
+        let end = thread::Builder::new().name("events".to_owned()).spawn(follow)?;
+        process.terminate()?;
+        Ok(Self { process, end })
+    }
+
+    /// Waits for the end of the run; none: it was clean.
+    fn finish(self) -> io::Result<Option<String>> {
+        if !self.process.wait(LOCAL_LIMIT)? {
+            let what = format!("it still runs after {} s", LOCAL_LIMIT.as_secs());
+            return Err(io::Error::other(what));
+        }
+        self.end.join().map_err(|_| io::Error::other("the thread that followed it has failed"))
+    }
+}
+
+/// Follows a run to its end. None: it was clean, or the run has too many readers and is not followed.
+fn unclean_end(client: &Client) -> Option<String> {
+    let mut last = None;
+    let followed = client.events(0, None, true, &mut |line| {
+        last = Some(line.to_owned());
+        Ok(())
+    });
+    let last = last?;
+    if followed.is_err() {
+        return Some("its run ended without a word".to_owned());
+    }
+    let stopped: Value = serde_json::from_str(&last).unwrap_or_default();
+    let is_unclean = stopped["count"].as_u64() > Some(0);
+    is_unclean.then(|| facts(&stopped, Timestamp::now()))
 }
 
 fn stop_in_cluster(

@@ -91,10 +91,13 @@ pub(super) struct Run {
 impl Run {
     #[track_caller]
     pub(super) fn start() -> Self {
-        let folder = Folder::new();
+        Self::start_in(Folder::new(), &["run", "--dev"])
+    }
+
+    #[track_caller]
+    fn start_in(folder: Folder, args: &[&str]) -> Self {
         let log = File::create(folder.0.join("log")).unwrap();
-        let mut command = folder.command(&["run", "--dev"]);
-        let child = command.stdout(Stdio::null()).stderr(log).spawn().unwrap();
+        let child = folder.command(args).stdout(Stdio::null()).stderr(log).spawn().unwrap();
         let run = Self { child, folder };
         wait_for("three running executors", || {
             let status = run.folder.posse(&["status", "-o", "json"]);
@@ -187,6 +190,38 @@ fn a_local_run_is_listed_and_stopped_without_a_kubeconfig() {
     );
     assert!(run.child.try_wait().unwrap().is_some(), "it has ended when the command ends");
     assert_eq!(said(&run, &["stop", "hands"]).0, Some(2), "nothing is left on this host");
+}
+
+/// The stop of a run that is killed meanwhile, or that has to leave its pods, is not called one.
+#[test]
+fn a_local_stop_tells_what_may_be_left() {
+    let folder = Folder::new();
+    let mut dev = folder.command(&["dev", "--simulate", "--fault", "write-500=100"]);
+    dev.args(["--kubeconfig", "kubeconfig"]).stdout(Stdio::null()).stderr(Stdio::null());
+    let cluster = Run { child: dev.spawn().unwrap(), folder };
+    let kubeconfig = cluster.folder.0.join("kubeconfig");
+    wait_for("the cluster", || kubeconfig.exists());
+    for (timeout, is_killed, want) in [
+        ("600s", true, "its run ended without a word"),
+        ("1s", false, "pods not confirmed deleted: 3;"),
+    ] {
+        let folder = Folder::new();
+        let config = CONFIG.replace("grace: 1s", &format!("timeout: {timeout}"));
+        fs::write(folder.0.join("posse.yaml"), config).unwrap();
+        let args = ["run", "--kubeconfig", kubeconfig.to_str().unwrap()];
+        let mut run = Run::start_in(folder, &args);
+        let mut stop = run.folder.command(&["stop", "hands"]);
+        let stop = stop.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        if is_killed {
+            wait_for("the stop", || run.folder.printed(&["events"]).contains("stopping"));
+            signal(&run.child, Signal::KILL);
+        }
+        let output = stop.wait_with_output().unwrap();
+        assert_eq!(run.child.wait().unwrap().code(), (!is_killed).then_some(12));
+        let told = text(&output.stderr);
+        assert_eq!((output.status.code(), text(&output.stdout)), (Some(12), String::new()));
+        assert!(told.contains(want) && told.contains("`posse cleanup --app hands`"), "{told}");
+    }
 }
 
 #[test]

@@ -108,6 +108,11 @@ impl Client {
         Self { way: Way::Dialer(dialer), token: None, spare: Mutex::default() }
     }
 
+    /// A client of the run that listens on a socket.
+    pub fn at(socket: PathBuf) -> Self {
+        Self { way: Way::Address(ControlAddr::Unix(socket)), token: None, spare: Mutex::default() }
+    }
+
     /// The run has removed its socket, as each does that is not killed. Unknown of another way to it.
     pub fn has_ended(&self) -> bool {
         matches!(&self.way, Way::Address(ControlAddr::Unix(path)) if !path.exists())

@@ -241,7 +241,7 @@ fn level(event: &Event, is_quiet: bool) -> Level {
             | RunEvent::Missed { .. } => Level::Warn,
             RunEvent::Adopted { .. }
             | RunEvent::CredentialsRenewed { .. }
-            | RunEvent::Stopped
+            | RunEvent::Stopped { .. }
             | RunEvent::TookOver(_) => Level::Info,
             RunEvent::Acted(_) | RunEvent::Started | RunEvent::Stopping => Level::Debug,
         },

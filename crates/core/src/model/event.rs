@@ -309,8 +309,8 @@ pub enum RunEvent {
     Missed { count: u64 },
     /// The run starts.
     Started,
-    /// The run has ended.
-    Stopped,
+    /// The run has ended. `count`: pods that are not confirmed deleted.
+    Stopped { count: usize },
     /// The run begins to end.
     Stopping,
     /// This process stood by, and goes on with the run of another.
@@ -416,7 +416,7 @@ impl Event {
                 | RunEvent::CredentialsRenewed { .. }
                 | RunEvent::Missed { .. }
                 | RunEvent::Started
-                | RunEvent::Stopped
+                | RunEvent::Stopped { .. }
                 | RunEvent::Stopping
                 | RunEvent::TookOver(_) => 0,
             },

@@ -282,10 +282,11 @@ impl Reconciler {
             result.terminating.clear();
             result.held.clear();
         }
+        let count = result.remaining.len() + result.held.len();
         if let Some(stop) = self.end.stop_mut() {
             stop.finish(result);
         }
-        self.out.tell(Event::Run(RunEvent::Stopped));
+        self.out.tell(Event::Run(RunEvent::Stopped { count }));
     }
 }
 

@@ -34,7 +34,7 @@ impl Outbox {
     /// Tells an event before those that were told since `place` was the next one.
     pub fn tell_at(&mut self, place: usize, event: Event) {
         if !self.is_over {
-            self.is_over = event == Event::Run(RunEvent::Stopped);
+            self.is_over = is_end(&event);
             self.events.insert(place, event);
         }
     }
@@ -48,7 +48,6 @@ impl Outbox {
     }
 
     pub fn check(&self) {
-        let is_end = |event: &Event| *event == Event::Run(RunEvent::Stopped);
         let n_before = self.events.len() - usize::from(self.is_over && !self.events.is_empty());
         debug_assert!(
             !self.events.iter().take(n_before).any(is_end),
@@ -56,4 +55,8 @@ impl Outbox {
             self.events
         );
     }
+}
+
+fn is_end(event: &Event) -> bool {
+    matches!(event, Event::Run(RunEvent::Stopped { .. }))
 }

@@ -374,8 +374,8 @@ fn nothing_is_told_after_the_end() {
     let mut run = Run::with_running(policy(), vec![spec("g", 1)]);
     run.core.begin_stop(StopOrder { keep: false, keep_failed: false }, Millis(run.now));
     run.wait(120_000);
-    assert_eq!(run.events.last(), Some(&Event::Run(RunEvent::Stopped)));
+    assert_eq!(run.events.last(), Some(&Event::Run(RunEvent::Stopped { count: 1 })));
     let cause = "the inbox was full".to_owned();
     run.tell(Input::WatchRestarted { kind: RestartKind::Overrun, cause });
-    assert_eq!(run.events.last(), Some(&Event::Run(RunEvent::Stopped)));
+    assert_eq!(run.events.last(), Some(&Event::Run(RunEvent::Stopped { count: 1 })));
 }

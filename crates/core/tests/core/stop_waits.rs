@@ -5,6 +5,7 @@ use crate::core_run::{PREFIX, Run, STOP, policy, refusal, spec};
 use posse_base::time::Millis;
 use posse_core::model::action::Action;
 use posse_core::model::command::{AfterKill, Command};
+use posse_core::model::event::{Event, RunEvent};
 use posse_core::model::input::{Input, List, ListSource};
 use posse_core::model::pod::Rare;
 use posse_core::model::refusal::RefusalClass;
@@ -175,6 +176,7 @@ fn a_pod_that_a_finalizer_holds_is_named_with_it() {
         (&vec![held], 1, 1)
     );
     assert!(!result.is_clean());
+    assert_eq!(run.events.last(), Some(&Event::Run(RunEvent::Stopped { count: 2 })));
 }
 
 /// A create of unknown outcome was given up long before the stop, and the server answers no LIST since: its pod may

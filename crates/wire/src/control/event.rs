@@ -68,7 +68,7 @@ fn name(event: &Event) -> &'static str {
             RunEvent::CredentialsRenewed { .. } => "credentials_renewed",
             RunEvent::Missed { .. } => "missed",
             RunEvent::Started => "started",
-            RunEvent::Stopped => "stopped",
+            RunEvent::Stopped { .. } => "stopped",
             RunEvent::Stopping => "stopping",
             RunEvent::TookOver(_) => "took_over",
         },
@@ -164,7 +164,8 @@ fn write_run<M: SerializeMap>(map: &mut M, event: &RunEvent, epoch: Epoch) -> Re
             map.serialize_entry("version", env!("CARGO_PKG_VERSION"))?;
             map.serialize_entry("format", &FORMAT)
         }
-        RunEvent::Stopped | RunEvent::Stopping => Ok(()),
+        RunEvent::Stopped { count } => map.serialize_entry("count", count),
+        RunEvent::Stopping => Ok(()),
     }
 }
 
@@ -354,7 +355,7 @@ mod tests {
         let started = format!(r#""started","version":"{version}","format":1"#);
         check(Event::Run(RunEvent::Started), &started);
         check(Event::Run(RunEvent::Stopping), r#""stopping""#);
-        check(Event::Run(RunEvent::Stopped), r#""stopped""#);
+        check(Event::Run(RunEvent::Stopped { count: 2 }), r#""stopped","count":2"#);
         check(Event::Run(RunEvent::Missed { count: 5 }), r#""missed","count":5"#);
         check(
             Event::Run(RunEvent::BudgetExhausted { budget: Budget::App, why: Exhaustion::Losses }),

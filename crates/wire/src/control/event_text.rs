@@ -100,6 +100,9 @@ pub fn facts(event: &Value, now: Timestamp) -> String {
             let [slot, skipped, by] = ["slot", "skipped", "held_by"].map(|name| &event[name]);
             format!("slot {slot}: slot {skipped} still has executor {by}")
         }
+        "stopped" if event["count"].as_u64() > Some(0) => {
+            format!("pods not confirmed deleted: {}", event["count"])
+        }
         "task_ended" => {
             let (key, outcome) = (value("key"), value("outcome"));
             format!("task {key} {outcome}, attempts: {}{message}", event["attempts"])
@@ -255,6 +258,8 @@ mod tests {
                 json!({"event": "server_available", "since": at}),
                 "requests failed since 00:00:09 UTC",
             ),
+            (json!({"event": "stopped", "count": 0}), ""),
+            (json!({"event": "stopped", "count": 2}), "pods not confirmed deleted: 2"),
             (json!({"event": "watch_restarted", "cause": "410"}), "410"),
             (
                 json!({"event": "credentials_failed", "name": "hdfs", "message": "no KDC"}),
