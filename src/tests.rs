@@ -1,6 +1,8 @@
 //! The whole command line: exit codes, stdout and stderr.
 
 use clap::CommandFactory as _;
+use posse_testing::{Answer, TestServer};
+use serde_json::Value;
 
 use crate::args::CommandLine;
 use crate::testing::Folder;
@@ -163,4 +165,38 @@ fn render_prints_one_pod_for_each_group() {
     assert_eq!(list["kind"], "List");
     assert_eq!(list["items"][0]["spec"]["containers"][0]["image"], "i:2");
     assert_eq!(list["items"].as_array().unwrap().len(), 1);
+}
+
+/// Of two submits at once, one is refused wherever the other gets ahead of it.
+#[test]
+fn a_second_submit_at_once_is_refused() {
+    const DRY: &str = "dryRun=All";
+    for (kind, is_dry) in [("configmaps", true), ("configmaps", false), ("services", false)] {
+        let server = TestServer::start(None, move |asked| {
+            let line = asked.line();
+            if line.starts_with("GET") && line.contains("-driver") {
+                return Answer::json(404, r#"{"kind":"Status","reason":"NotFound"}"#);
+            }
+            if !line.starts_with("POST") {
+                return Answer::json(200, r#"{"metadata":{},"items":[]}"#);
+            }
+            if line.contains(kind) && line.contains(DRY) == is_dry {
+                return Answer::json(409, r#"{"kind":"Status","reason":"AlreadyExists"}"#);
+            }
+            let mut object: Value = serde_json::from_slice(&asked.body).unwrap();
+            object["metadata"]["uid"] = "u".into();
+            Answer::json(201, object.to_string())
+        });
+        let folder = Folder::with_server(server.address);
+        std::fs::write(
+            folder.path().join("posse.yaml"),
+            "{app: tw, executors: [{count: 1, image: i, command: [x]}], driver: {image: i}}",
+        )
+        .unwrap();
+        let (code, _, told) = folder.posse("submit --kubeconfig k -n n");
+        let word = kind.trim_end_matches('s');
+        let want = format!("{word} tw-driver exists already: another `posse submit` has just ");
+        assert!(told.contains(&want), "{kind} {is_dry}: {told}");
+        assert_eq!(code, 3, "{kind} {is_dry}: {told}");
+    }
 }

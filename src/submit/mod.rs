@@ -426,7 +426,7 @@ pub fn failure(app: &str, connection: &Connection, why: &SubmitError) -> Failure
     let code = match why {
         SubmitError::NotCleanedUp { .. } => Code::Remain,
         SubmitError::Interrupted => follow::DETACHED,
-        SubmitError::AlreadyRunning(_) => Code::Server,
+        SubmitError::AlreadyRunning(_) | SubmitError::InProgress { .. } => Code::Server,
         SubmitError::NameTaken { .. } => Code::Failed,
         SubmitError::Refused { refusal, what } => {
             use RefusalClass::{Forbidden, Invalid, NamespaceGone, Unauthorized};

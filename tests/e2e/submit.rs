@@ -345,7 +345,7 @@ pub fn submit_with_lost_answers(server: &dyn Server) {
                    "app.kubernetes.io/component": "driver"}}});
     scene.admin.post(&path(&scene, "/api/v1", "configmaps"), &left).ok();
     let words = ["configmap shop-driver exists already", "posse stop shop"];
-    expect(&run(&scene).once(&["submit"]), 1, &words);
+    expect(&run(&scene).once(&["submit"]), 3, &words);
     stop_and_finish(scene);
 }
 

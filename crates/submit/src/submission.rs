@@ -29,6 +29,8 @@ const ABANDONED_AFTER_S: i64 = 300;
 pub enum SubmitError {
     /// The application has a driver that is still running; names its Job or Pod.
     AlreadyRunning(String),
+    /// Another submission has created this object, and no driver yet.
+    InProgress { object: String, why: String },
     /// An object with the same name exists that we must not replace, for the reason `why`.
     NameTaken { object: String, why: String },
     /// The server refused `what`. All created objects were deleted again.
@@ -49,7 +51,9 @@ impl fmt::Display for SubmitError {
                      `posse stop` ends it, --app NAME starts another one"
                 )
             }
-            Self::NameTaken { object, why } => write!(f, "{object} exists already: {why}"),
+            Self::InProgress { object, why } | Self::NameTaken { object, why } => {
+                write!(f, "{object} exists already: {why}")
+            }
             Self::Refused { what, refusal } => write!(f, "{what}: {refusal}"),
             Self::Interrupted => write!(f, "interrupted"),
             Self::NotCleanedUp { objects, because } => {
@@ -197,7 +201,7 @@ impl Submission<'_> {
              progress or was killed; in the latter case `posse stop {}` deletes it",
             self.plan.app
         );
-        Err(SubmitError::NameTaken { object: part.describe(), why })
+        Err(SubmitError::InProgress { object: part.describe(), why })
     }
 
     /// Sends all objects as a dry run.
@@ -393,12 +397,15 @@ impl Submission<'_> {
 
     /// The server refused a request about our object of this kind.
     fn refused(&self, kind: Kind, refusal: Refusal) -> SubmitError {
+        let object = kind.with_name(&self.plan.name());
+        // It did not exist when this submission began.
+        if refusal.class == RefusalClass::Exists {
+            let why = "another `posse submit` has just created it".to_owned();
+            return SubmitError::InProgress { object, why };
+        }
         let hint = permission_hint(kind, &refusal);
         let refusal = self.with_volume_hint(refusal);
-        SubmitError::Refused {
-            what: format!("{}{hint}", kind.with_name(&self.plan.name())),
-            refusal,
-        }
+        SubmitError::Refused { what: format!("{object}{hint}"), refusal }
     }
 }
 
