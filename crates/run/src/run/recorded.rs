@@ -21,7 +21,7 @@ use crate::run::instance::AcquiredInstance;
 use crate::run::settings::RecordSetting;
 use posse_base::files;
 use posse_core::model::command::{GroupChange, Reply};
-use posse_core::model::fact::{Fact, Knowledge, Topic};
+use posse_core::model::fact::{Fact, Knowledge, Target, Topic};
 use posse_core::model::ids::GroupName;
 use posse_core::model::settings::{CallFields, RecordUse};
 use posse_core::reconciler::Reconciler;
@@ -142,14 +142,10 @@ impl Run<'_> {
             }
         }
         let is_there = |name: &GroupName| core.executors().groups().contains_key(name);
-        for fact in &facts {
-            if let Fact { topic: Topic::Work(name), knowledge: Some(_) } = fact
-                && !is_there(name)
-            {
-                warn!(
-                    "the record has ended work of group {name}, which posse.yaml does not have: it is left out"
-                );
-            }
+        for name in facts.iter().filter_map(group_of_ended_work).filter(|name| !is_there(name)) {
+            warn!(
+                "the record has ended work of group {name}, which posse.yaml does not have: it is left out"
+            );
         }
         core.restore(facts, self.clock.now());
         let thread = RecordThread::start(record, inbox.clone());
@@ -253,6 +249,14 @@ fn owner_of_tasks(
     }
 }
 
+/// A group has one such fact: its ended indexes, or without `completions` how much has ended.
+fn group_of_ended_work(fact: &Fact) -> Option<&GroupName> {
+    let (Topic::Target(name) | Topic::Work(name)) = &fact.topic else { return None };
+    let knowledge = fact.knowledge.as_ref()?;
+    let none = matches!(knowledge, Knowledge::Target(Target { n_completed: 0, n_given_up: 0, .. }));
+    (!none).then_some(name)
+}
+
 /// The folder of the user's own records.
 fn make_folder(folder: &Path) -> Result<(), OpenError> {
     let above = folder.parent().map_or(Ok(()), std::fs::create_dir_all);
@@ -272,6 +276,26 @@ fn make_folder(folder: &Path) -> Result<(), OpenError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use posse_core::model::fact::EndedWork;
+
+    #[test]
+    fn ended_work_of_a_group_is_told_once() {
+        let [work, target] = [Topic::Work, Topic::Target].map(|topic| topic("g".into()));
+        let ended = Knowledge::Work { attempt: 1, ended: EndedWork::default() };
+        let known = |n_completed, n_given_up| {
+            Knowledge::Target(Target { n_completed, n_given_up, ..Target::default() })
+        };
+        for (topic, knowledge, want) in [
+            (&work, Some(ended), true),
+            (&work, None, false),
+            (&target, Some(known(1, 0)), true),
+            (&target, Some(known(0, 1)), true),
+            (&target, Some(known(0, 0)), false),
+        ] {
+            let fact = Fact { topic: topic.clone(), knowledge };
+            assert_eq!(group_of_ended_work(&fact).is_some(), want, "{fact:?}");
+        }
+    }
 
     #[test]
     fn what_tasks_of_a_record_need_outlives_the_drivers_pod() {
