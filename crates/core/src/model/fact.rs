@@ -88,6 +88,18 @@ pub struct Fact {
     pub knowledge: Option<Knowledge>,
 }
 
+impl Fact {
+    /// The highest id that it names.
+    pub fn last_id(&self) -> Option<ExecutorId> {
+        match self.knowledge.as_ref()? {
+            Knowledge::Dismissed(ids) => ids.iter().map(|ids| ExecutorId(*ids.end())).max(),
+            Knowledge::Progress(progress) => progress.end.as_ref()?.1,
+            Knowledge::Target(target) => target.ended.last().copied(),
+            Knowledge::Group(_) | Knowledge::Task { .. } | Knowledge::Work { .. } => None,
+        }
+    }
+}
+
 /// The reason for the end of a task that has this documented name.
 pub fn end_reason(name: &str) -> Option<&'static str> {
     let losses = LossReason::ALL.into_iter().map(LossReason::as_str);

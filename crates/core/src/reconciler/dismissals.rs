@@ -38,12 +38,10 @@ impl Reconciler {
         }
     }
 
-    /// An earlier process has recorded these. No new executor gets an id of theirs.
+    /// An earlier process has recorded these.
     pub(super) fn restore_dismissed(&mut self, name: &GroupName, ids: Vec<RangeInclusive<u64>>) {
         for range in ids {
             let (first, last) = range.into_inner();
-            self.ours.on_earlier(ExecutorId(last));
-            self.ours.on_seen(ExecutorId(last));
             self.dismiss(name, first..last.saturating_add(1));
         }
     }

@@ -221,15 +221,14 @@ impl Reconciler {
         debug_assert!(!self.had_first_list(), "the record is restored first");
         let mut tasks = Tasks::new();
         let mut progress = BTreeMap::new();
+        // Their ids are not used again. A Lease that was deleted or restored may have forgotten them.
+        facts.iter().filter_map(Fact::last_id).for_each(|id| self.ours.on_earlier(id));
         for Fact { topic, knowledge } in facts {
             match (topic, knowledge) {
                 (Topic::Task(name, key), Some(Knowledge::Task { order, task })) => {
                     tasks.insert((name, key), (order, task));
                 }
                 (Topic::Progress(name, key), Some(Knowledge::Progress(known))) => {
-                    if let Some((_, Some(executor))) = &known.end {
-                        self.ours.on_earlier(*executor);
-                    }
                     progress.insert((name, key), known);
                 }
                 (Topic::Target(name), Some(Knowledge::Target(known))) => {

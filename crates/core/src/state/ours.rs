@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::model::ids::{ExecutorId, ID_MAX, Uid};
+use crate::model::ids::{ExecutorId, ID_MAX, STORED_ID_MAX, Uid};
 use crate::model::pod::Pod;
 use crate::state::executor::Executor;
 use crate::state::ledger::{CREATE_OPEN_MS, Create};
@@ -148,16 +148,18 @@ impl Ours {
         });
         let Some(highest) = found.map(|pod| pod.id).max() else { return };
         self.on_earlier(highest);
-        self.on_seen(highest);
     }
 
-    /// An earlier run used this id, as a pod or the record of the run says.
+    /// An earlier run used this id, as a pod or the record of the run says, so it is not used again.
     pub fn on_earlier(&mut self, id: ExecutorId) {
-        if self.reserved.is_none() && id.0 <= ID_MAX {
+        if id.0 > STORED_ID_MAX {
+            return;
+        }
+        self.on_seen(id);
+        if self.reserved.is_none() {
             let block_end = id.0.div_ceil(BLOCK).max(1).saturating_mul(BLOCK);
-            let next = block_end.saturating_add(1);
-            self.earlier.insert_all(1..next);
-            self.next = self.next.max(next);
+            self.earlier.insert_all(1..block_end.saturating_add(1));
+            self.on_seen(ExecutorId(block_end));
         }
     }
 

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::wildcard_enum_match_arm)]
 
 use super::tasks::{creates, ends, group, say, settle, show, state, task};
-use crate::core_run::{Run, end_with, policy, spec};
+use crate::core_run::{Run, end_with, identity, policy, spec};
 use posse_base::time::Millis;
 use posse_core::model::action::{Action, RunVerdict};
 use posse_core::model::command::{AfterKill, Command, GroupCommand, Reply};
@@ -13,6 +13,7 @@ use posse_core::model::input::{Input, PodEvent, RecordError};
 use posse_core::model::pod::{Draining, Pod};
 use posse_core::model::settings::{GroupSpec, OnLoss, Policy, RecordUse, Restart};
 use posse_core::model::task::{After, TASKS_BYTES_MAX, Task, TaskArray};
+use posse_core::reconciler::InstanceIdentity;
 
 pub(super) fn recorded() -> Policy {
     Policy { record: RecordUse::On, ends_with_work: true, outlives_driver: true, ..policy() }
@@ -74,6 +75,26 @@ fn tasks_are_there_when_the_drivers_pod_is_not() {
         let id = at.map_or(id, |(id, _)| id.0);
         run.watch(&[id], end_with(1));
         assert!(settle(&mut run).iter().any(|(_, key, of)| key == "again" && *of == n));
+    }
+}
+
+/// The Lease was deleted, or a restore took it back, so the record alone tells which ids were used.
+#[test]
+fn no_executor_gets_an_id_that_the_record_names() {
+    for (what, ended, code, want) in [("a task", 3, 1, 4), ("work", 2, 0, 3)] {
+        let of_file = GroupSpec { restart: Restart::OnFailure, ..group(2, None) };
+        let mut run = Run::with_running(recorded(), vec![of_file.clone()]);
+        say(&mut run, &[task("a", 0)]);
+        assert_eq!(settle(&mut run), [(3, "a".to_owned(), 1)]);
+        run.watch(&[ended], end_with(code));
+        let facts = run.facts();
+        let identity = InstanceIdentity { is_id_high_water_stored: true, ..identity() };
+        let mut run = Run::with_identity(identity, recorded(), vec![of_file]);
+        run.core.restore(facts, Millis(0));
+        run.list();
+        run.tell(Input::IdsReserved { up_to: ExecutorId(1_000) });
+        let first = creates(&mut run).into_iter().map(|(id, ..)| id).min();
+        assert_eq!(first, Some(want), "{what}");
     }
 }
 
