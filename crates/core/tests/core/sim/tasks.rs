@@ -52,14 +52,21 @@ pub struct TaskDriver {
     recorded: BTreeSet<Key>,
     /// How tasks have ended, as any process has told it last.
     outcomes: BTreeMap<Key, TaskOutcome>,
+    /// Those that a restore may have undone, until a process that began since tells them.
+    undone: BTreeSet<Key>,
+    /// How many restores there were when this process began.
+    n_restores: u32,
     /// Those that any process has told as succeeded. Without a record a call can cancel one before a process knows its
     /// pod, and the next process knows again that it has succeeded.
     succeeded: BTreeSet<Key>,
 }
 
 impl TaskDriver {
-    /// Another process may tell an end again.
-    pub fn on_start(&mut self) {
+    /// Another process may tell an end again. It does not know what a restore has undone.
+    pub fn on_start(&mut self, n_restores: u32) {
+        if n_restores > std::mem::replace(&mut self.n_restores, n_restores) {
+            self.undone = self.outcomes.keys().cloned().collect();
+        }
         self.told.clear();
         self.unkept.clear();
         self.kept.clear();
@@ -133,6 +140,7 @@ impl TaskDriver {
             return fail(format!("{event:?} was told before"));
         }
         let earlier = self.outcomes.insert(key.clone(), end.outcome);
+        self.undone.remove(&key);
         if end.outcome == TaskOutcome::Succeeded {
             self.succeeded.insert(key.clone());
         }
@@ -175,7 +183,7 @@ impl TaskDriver {
             self.said.iter().find(|(group, task)| group == name && &*task.key == key)?;
         let each = task.after.iter().map(|(other, after)| {
             let other = (name.clone(), Arc::clone(other));
-            let outcome = self.outcomes.get(&other)?;
+            let outcome = self.outcomes.get(&other).filter(|_| !self.undone.contains(&other))?;
             Some(after.allows(*outcome) || of_any_process && self.succeeded.contains(&other))
         });
         let each: Vec<Option<bool>> = each.collect();

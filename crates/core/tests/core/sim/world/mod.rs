@@ -492,7 +492,7 @@ impl World {
         self.check.on_start(self.is_held, &self.cluster, &self.groups);
         self.check.work.on_start(&self.cluster, self.requests.values().map(|one| &one.action));
         self.driver.on_start();
-        self.tasks.on_start();
+        self.tasks.on_start(self.cluster.n_restores);
         self.open_stream();
         self.after(self.profile.poll_ms, Happening::Poll(self.gen_));
         self.turn_at = Some(self.now);
