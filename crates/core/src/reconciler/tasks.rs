@@ -267,9 +267,10 @@ impl Reconciler {
 
     /// The task of this executor is over, and without a record only the executor's pod tells that to the next process.
     pub(super) fn has_last_word(&self, id: ExecutorId) -> bool {
+        let is_lost = self.executors.get(id).is_some_and(|executor| executor.life.is_lost());
         self.task_of(id).is_some_and(|(name, run)| {
             let group = self.executors.groups().get(&name);
-            group.is_some_and(|group| group.tasks.is_last_word(&run, id))
+            group.is_some_and(|group| group.tasks.is_last_word(&run, id, is_lost))
         })
     }
 

@@ -526,6 +526,29 @@ fn what_a_restore_may_have_cost_is_not_acknowledged() {
     assert!(run.core.recorded().1 >= n_changes);
 }
 
+/// A restore of etcd lets the pod run again in which a task has ended. A note of a cancelled task on it would deceive the
+/// next process, if that finds the record as it was restored.
+#[test]
+fn a_restore_cancels_no_task_that_has_ended() {
+    for (code, outcome) in [(0, "succeeded"), (1, "failed")] {
+        let mut run = Run::new(recorded(), vec![group(0, None)]);
+        say(&mut run, &[task("a", 0), task("b", 0)]);
+        settle(&mut run);
+        let pods = run.pods.clone();
+        run.watch(&[1], end_with(code));
+        let mut run = restart(Run { pods, ..run }, group(0, None), true);
+        assert_eq!((state(&mut run, "a"), ends(&mut run)), (outcome, vec![]));
+        let asked = run.take().into_iter();
+        let ended: Vec<Action> = asked
+            .filter(|action| matches!(action, Action::Delete { .. } | Action::Patch { .. }))
+            .collect();
+        assert!(
+            matches!(&ended[..], [Action::Delete { name, .. }] if name.ends_with("-1")),
+            "{ended:?}"
+        );
+    }
+}
+
 /// Nobody has told that they have ended. The first was being ended when it did.
 #[test]
 fn of_two_that_have_done_an_index_the_later_one_counts() {

@@ -367,17 +367,17 @@ impl Tasks {
         })
     }
 
-    /// True if the task of this executor's attempt is over, and no pod of another executor tells how. A call may have
-    /// opened it again since.
-    pub fn is_last_word(&self, run: &TaskRun, id: ExecutorId) -> bool {
+    /// True if the task of this executor's attempt is over, and no pod has told how. A call may have opened it again since.
+    /// `is_lost`: its loss was reported while its pod lives on; else a pod that has told the end runs again since a restore.
+    pub fn is_last_word(&self, run: &TaskRun, id: ExecutorId, is_lost: bool) -> bool {
         let key = &*run.task.key;
-        let is_told_elsewhere = |ended: &EndedTask| {
+        let is_told = |ended: &EndedTask| {
             let has_pod = matches!(ended.end.outcome, TaskOutcome::Failed | TaskOutcome::Succeeded);
-            has_pod && ended.executor.is_some_and(|other| other != id)
+            has_pod && ended.executor.is_some_and(|teller| teller != id || !is_lost)
         };
         match self.open.get(key) {
             Some(open) => open.round > run.round,
-            None => !self.ended.get(key).is_some_and(is_told_elsewhere),
+            None => !self.ended.get(key).is_some_and(is_told),
         }
     }
 

@@ -64,7 +64,7 @@ const SLOT_REGRESSIONS: &[u64] = &[2172];
 /// Seeds that once failed in a world of tasks.
 const TASK_REGRESSIONS: &[u64] = &[610, 2922, 7136, 9827, 13654, 21046, 28591, 44520, 46420];
 /// The same with a record.
-const RECORDED_TASK_REGRESSIONS: &[u64] = &[5890, 7284, 18714];
+const RECORDED_TASK_REGRESSIONS: &[u64] = &[5890, 7284, 12906, 16244, 18714];
 /// Seeds that once failed with drivers that follow each other.
 const RESTART_REGRESSIONS: &[u64] = &[648];
 
