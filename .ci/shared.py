@@ -24,6 +24,8 @@ from checks import free_port, free_ports, json_lines, posse_binary  # noqa: F401
 CANNOT = 77
 # Everything takes seconds, and on a busy machine minutes.
 PATIENCE_SECONDS = 240
+# When a wait says what it waits for.
+TOLD_AFTER_SECONDS = 30
 # Of each log, after a failure.
 CHARS_SHOWN = 4000
 
@@ -65,6 +67,7 @@ def need(program, *packages):
 def wait(what, ready, seconds=PATIENCE_SECONDS):
     """Waits until `ready` returns something true; gives it."""
     deadline = time.monotonic() + seconds
+    told = time.monotonic() + TOLD_AFTER_SECONDS
     while True:
         try:
             found, why = ready(), ""
@@ -75,6 +78,10 @@ def wait(what, ready, seconds=PATIENCE_SECONDS):
             return found
         if time.monotonic() > deadline:
             fail(f"waited {seconds} s for {what}{why}")
+        # Who waits may be ended before, and then nobody knows for what.
+        if time.monotonic() > told:
+            print(f"has waited {TOLD_AFTER_SECONDS} s of at most {seconds} s for {what}{why}", flush=True)
+            told = deadline
         time.sleep(0.1)
 
 
