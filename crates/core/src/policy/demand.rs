@@ -18,6 +18,8 @@ pub struct RunFacts {
     pub pending_max: u32,
     /// Until when adopted surplus executors are kept.
     pub adopt_hold_until: Option<Millis>,
+    /// How many changes of the run are in the record.
+    pub n_recorded: u64,
 }
 
 /// One group, and what only the run knows of it.

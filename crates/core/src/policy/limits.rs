@@ -100,11 +100,13 @@ fn template(case: &Case<'_>) -> Option<Limit> {
     none(Waiting::Group(GroupWait::Template), None).filter(|_| is_missing)
 }
 
-/// `on_loss: group`: executors of an earlier attempt have not ended.
+/// `on_loss: group`: executors of an earlier attempt have not ended, or the record may count what they have completed.
 fn restart(case: &Case<'_>) -> Option<Limit> {
     let group = case.facts.group;
-    let awaits_ends = group.spec.restarts_whole() && group.attempts.awaits_ends();
-    none(Waiting::Group(GroupWait::Restart), None).filter(|_| awaits_ends && !case.is_retry())
+    let attempts = &group.attempts;
+    let waits = attempts.awaits_ends() || attempts.awaits_record(case.run.n_recorded);
+    let waits = waits && group.spec.restarts_whole() && !case.is_retry();
+    none(Waiting::Group(GroupWait::Restart), None).filter(|_| waits)
 }
 
 /// A gang was given back, and tries again later.

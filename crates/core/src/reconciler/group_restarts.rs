@@ -39,6 +39,10 @@ impl Reconciler {
         // What some executors have completed is worth nothing without the others.
         self.executors.forget_work(name);
         self.note_fact(Topic::Work(name.clone()));
+        let n_changes = self.unrecorded.n_changes();
+        if let Some(group) = self.executors.group_mut(name) {
+            group.attempts.record_at(n_changes);
+        }
         for id in own {
             self.end_earlier_attempt(id, now);
         }

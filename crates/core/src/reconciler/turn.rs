@@ -106,6 +106,7 @@ impl Reconciler {
             closed_until: self.server.window().closed_until(now),
             pending_max: self.policy.pending_max,
             adopt_hold_until: self.gates.adopt_hold_until(),
+            n_recorded: self.unrecorded.n_recorded(),
         }
     }
 

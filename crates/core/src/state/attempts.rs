@@ -13,11 +13,13 @@ pub struct Attempts {
     has_failed: bool,
     /// Executors of earlier attempts that have not ended.
     earlier: BTreeSet<ExecutorId>,
+    /// The record knows that it has begun when it has so many changes of the run.
+    recorded_at: u64,
 }
 
 impl Default for Attempts {
     fn default() -> Self {
-        Self { current: 1, has_failed: false, earlier: BTreeSet::new() }
+        Self { current: 1, has_failed: false, earlier: BTreeSet::new(), recorded_at: 0 }
     }
 }
 
@@ -54,6 +56,16 @@ impl Attempts {
     /// This executor can no longer run.
     pub fn on_ended(&mut self, id: ExecutorId) {
         self.earlier.remove(&id);
+    }
+
+    /// The current attempt waits until the record has so many changes.
+    pub fn record_at(&mut self, n_changes: u64) {
+        self.recorded_at = n_changes;
+    }
+
+    /// True if the record, which has so many changes, may count what an earlier attempt has completed.
+    pub fn awaits_record(&self, n_recorded: u64) -> bool {
+        self.recorded_at > n_recorded
     }
 
     /// True if executors of earlier attempts have not ended.

@@ -344,8 +344,18 @@ fn a_restart_of_posse_is_no_loss_of_a_group() {
     assert_eq!(again.slots_created(), []);
     // But the loss of all that were left is one, and also those that have completed are needed again.
     let mut again = restart(run.clone(), group.clone(), false);
-    assert_eq!(again.group("g").completed, 0);
+    assert_eq!((again.slots_created(), again.group("g").completed), (vec![], 0));
+    again.turn();
     assert_eq!(again.slots_created().iter().map(|created| created.1).min(), Some(0));
+    // It begins when the record counts nothing of the attempt before.
+    let mut broken = run.clone();
+    broken.is_record_broken = true;
+    broken.gone(&[4]);
+    broken.gone(&[5]);
+    assert_eq!((broken.slots_created(), broken.group("g").completed), (vec![], 0));
+    broken.is_record_broken = false;
+    broken.wait(31_000);
+    assert_eq!(broken.slots_created().len(), 2);
     // posse was killed before the record had the next attempt.
     run.pods.iter_mut().for_each(|pod| pod.attempt = 2);
     let Run { pods, version, now, .. } = run;
