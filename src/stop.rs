@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use crossbeam_channel::{Sender, bounded};
 use jiff::Timestamp;
 use serde_json::Value;
 
@@ -25,6 +26,8 @@ use posse_wire::control::event_text::facts;
 
 /// How long a run on this host may take to end.
 const LOCAL_LIMIT: Duration = Duration::from_secs(600);
+/// A run that answers at all tells its first event within this time.
+const FIRST_EVENT_LIMIT: Duration = Duration::from_secs(2);
 
 /// `posse stop`: a name that a run on this host has is its name, and no cluster is asked about it.
 ///
@@ -112,12 +115,15 @@ struct LocalStop {
 }
 
 impl LocalStop {
-    /// Tells a run to end, and follows its events: only the last one says whether the stop was clean.
+    /// Follows the events of a run, of which only the last one says whether the stop was clean, and tells it to end.
     fn begin(socket: &Path) -> io::Result<Self> {
         let process = RunProcess::at(socket)?;
         let client = Client::at(socket.to_owned());
-        let follow = move || unclean_end(&client);
+        let (told, first_event) = bounded(1);
+        let follow = move || unclean_end(&client, &told);
         let end = thread::Builder::new().name("events".to_owned()).spawn(follow)?;
+        // A run with too many readers, or none that answers, is ended too.
+        let _ = first_event.recv_timeout(FIRST_EVENT_LIMIT);
         process.terminate()?;
         Ok(Self { process, end })
     }
@@ -132,10 +138,12 @@ impl LocalStop {
     }
 }
 
-/// Follows a run to its end. None: it was clean, or the run has too many readers and is not followed.
-fn unclean_end(client: &Client) -> Option<String> {
+/// Follows a run to its end; `told` learns of the first event. None: it was clean, or the run has too many readers and is
+/// not followed.
+fn unclean_end(client: &Client, told: &Sender<()>) -> Option<String> {
     let mut last = None;
     let followed = client.events(0, None, true, &mut |line| {
+        let _ = told.try_send(());
         last = Some(line.to_owned());
         Ok(())
     });
