@@ -309,6 +309,9 @@ pub struct CleanupArgs {
     /// Delete them; without this flag posse only lists them
     #[arg(long)]
     pub yes: bool,
+    /// For `posse submit`: pods that have ended stay for people to look at.
+    #[arg(skip)]
+    pub spares_ended: bool,
     #[command(flatten)]
     pub output: FormatArgs,
     #[command(flatten)]

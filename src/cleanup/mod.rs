@@ -278,10 +278,11 @@ impl Cleanup<'_> {
     /// All executors, and stale Leases without executors, with the verdict for each. Each owner is
     /// looked up once.
     fn batches(&mut self) -> Result<Vec<Batch>, Failure> {
-        let pods = self
+        let mut pods = self
             .pods
             .list()
             .map_err(|refusal| self.connection.failure("cannot list the executors", &refusal))?;
+        pods.retain(|pod| !self.args.spares_ended || !pod.phase.is_final());
         // By application and instance, owner, and whether the names are those of executors.
         let mut sorted: BTreeMap<(String, Option<Owner>, bool), Vec<OrphanCandidate>> =
             BTreeMap::new();

@@ -392,7 +392,7 @@ fn driver_template(
     Ok(template)
 }
 
-/// Deletes executors whose driver pod has ended. Needed if the driver was killed, because posse runs in
+/// Deletes executors that run on though their driver pod has ended. Needed if the driver was killed, because posse runs in
 /// the same pod.
 fn remove_executors(app: &str, namespace: &str, server: &ServerArgs, world: &World<'_>) {
     let args = CleanupArgs {
@@ -406,6 +406,7 @@ fn remove_executors(app: &str, namespace: &str, server: &ServerArgs, world: &Wor
         node_dir: None,
         every: None,
         yes: true,
+        spares_ended: true,
         output: FormatArgs::default(),
         server: server.clone(),
     };

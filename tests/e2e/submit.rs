@@ -582,12 +582,19 @@ pub fn submit_logs_over_cuts(server: &dyn Server) {
     stop_and_finish(scene);
 }
 
-/// A driver that is killed together with posse leaves executors, which `--wait` removes.
+/// A driver that is killed together with posse leaves executors, which `--wait` removes. What has failed before stays.
 pub fn submit_out_of_memory(server: &dyn Server) {
     let scene = Scene::new(server);
     let submit = run(&scene).executors(2).begin(&["submit"]);
     let driver = wait_driver(&scene, "");
     wait_executors(&scene, &driver, 2);
+    let failed = pods_of(&scene, "executor").remove(0);
+    scene.end(&failed, End::Exit(3));
+    wait_value(PATIENCE, "another executor in its place", || {
+        let pods = pods_of(&scene, "executor");
+        let n_up = pods.iter().filter(|pod| is_running(pod)).count();
+        if (n_up, pods.len()) == (2, 3) { Ok(()) } else { Err(describe(&pods)) }
+    });
     // The OOM killer ends the whole container at once.
     let pods = scene.pods();
     assert!(!pods.is_empty());
@@ -598,9 +605,10 @@ pub fn submit_out_of_memory(server: &dyn Server) {
         "{}",
         submit.stderr()
     );
-    wait_value(PATIENCE, "no executor to be left", || {
+    wait_value(PATIENCE, "only the failed one to be left", || {
         let pods = pods_of(&scene, "executor");
-        if pods.is_empty() { Ok(()) } else { Err(describe(&pods)) }
+        let is_left = pods.iter().map(name_of).eq([name_of(&failed)]);
+        if is_left { Ok(()) } else { Err(describe(&pods)) }
     });
     stop_and_finish(scene);
 }
