@@ -23,6 +23,7 @@ pub(super) fn shown_identity(settings: &RunSettings) -> RunIdentity {
         instance,
         namespace,
         owner: None,
+        instance_owner: None,
         controller: None,
         driver_port,
         driver_host: settings.driver.host.clone().unwrap_or_else(|| DRIVER_HOST_SHOWN.to_owned()),

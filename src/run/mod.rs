@@ -80,7 +80,7 @@ fn run_once(
             && let Some(job_end) =
                 job_pod.begin(&signals).map_err(|error| failure(&error, &connection.http, true))?
         {
-            if settings.keeps_executors() {
+            if settings.lease {
                 job_pod.end_executors(&settings.app);
             }
             return Ok(Code::Driver(job_end.code()));

@@ -45,6 +45,7 @@ fn identity() -> RunIdentity {
         instance: "k3f9x".to_owned(),
         namespace: "n".to_owned(),
         owner: None,
+        instance_owner: None,
         controller: None,
         driver_host: "h".to_owned(),
         driver_port: None,

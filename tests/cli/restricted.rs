@@ -135,6 +135,7 @@ fn compiled(template: &Template, has_files: bool) -> Value {
         namespace: any(),
         group: any(),
         owner: None,
+        instance_owner: None,
         controller: None,
         driver_host: any(),
         driver_port: None,

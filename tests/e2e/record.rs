@@ -15,7 +15,7 @@ use super::submit;
 use crate::support::posse::{Posse, Run, said};
 use crate::support::proxy::{Proxy, ProxyAction};
 use crate::support::runner::is_in_full;
-use crate::support::scene::{APP, Scene, is_running, name_of, uid_of};
+use crate::support::scene::{APP, Scene, describe, is_running, name_of, uid_of};
 use crate::support::server::{End, Server, Who, pods_path};
 use crate::support::wait::{PATIENCE, wait_for, wait_value};
 
@@ -108,6 +108,36 @@ pub fn tasks_outlive_the_drivers_pod(server: &dyn Server) {
     scene.end(&pod, End::Exit(0));
     submit::expect(&waiting.wait_with_output().unwrap(), 0, &[]);
     assert!(list().contains("a    succeeded  1"), "{}", list());
+    submit::stop_and_finish(scene);
+}
+
+/// A program begins anew in the Job's next pod, and its task goes on: two pods never work on one. What was the program's alone
+/// ends.
+pub fn a_task_outlives_a_killed_program(server: &dyn Server) {
+    let scene = Scene::new(server);
+    let run = submit::run(&scene).executors(1).settings(json!({"driver": {"retries": 1}}));
+    submit::expect(&run.once(&["submit", "--no-wait"]), 0, &["submitted"]);
+    let first = submit::wait_driver(&scene, "");
+    submit::wait_executors(&scene, &first, 1);
+    let old = submit::pods_of(&scene, "executor").remove(0);
+    let task = |words: &[&str]| submit::ask(&scene, &[&["task"], words].concat());
+    submit::expect(&task(&["add", "--app", APP, "--name", "a"]), 0, &["a"]);
+    let before = wait_task(&scene, "a");
+    submit::kill_container_of(&scene, &first);
+    let second = submit::wait_driver(&scene, uid_of(&first));
+    wait_value(PATIENCE, "an executor of the next pod in place of the old one", || {
+        let pods = submit::pods_of(&scene, "executor");
+        let is_new = |pod: &Value| pod["metadata"]["ownerReferences"][0]["uid"] == uid_of(&second);
+        let is_old_there = pods.iter().any(|pod| uid_of(pod) == uid_of(&old));
+        if pods.iter().any(is_new) && !is_old_there { Ok(()) } else { Err(describe(&pods)) }
+    });
+    let after = wait_task(&scene, "a");
+    assert_eq!(uid_of(&after), uid_of(&before), "it runs on");
+    scene.end(&after, End::Exit(0));
+    wait_value(PATIENCE, "the end of the task", || {
+        let list = said(&task(&["list", "--app", APP]));
+        if line_of(&list, "a") == "a succeeded 2 1 0 -" { Ok(()) } else { Err(list) }
+    });
     submit::stop_and_finish(scene);
 }
 

@@ -13,6 +13,7 @@ use posse_core::machines::startup::START_TIMEOUT_MS;
 use posse_core::model::refusal::{Refusal, RefusalClass};
 use posse_core::model::takeover::Takeover;
 use posse_core::policy::driver_job::{FailedPods, JobEnd, PodEnd, backoff_limit, end_wait_ms};
+use posse_core::policy::orphans::OrphanCandidate;
 use posse_kube::api::driver_job::{DriverJob, JobTold, PodRest};
 use posse_kube::api::retry::{Retries, with_retries};
 use posse_kube::http::Http;
@@ -213,7 +214,10 @@ impl JobPod {
         let instance = names::instance_from_uid(&self.job.uid().to_string());
         let executors = self.job.executors(app);
         let ended = with_retries(|| executors.list()).and_then(|pods| {
-            let left = pods.into_iter().filter(|pod| pod.instance.as_ref() == Some(&instance));
+            let is_left = |pod: &OrphanCandidate| {
+                pod.instance.as_ref() == Some(&instance) && !pod.phase.is_final()
+            };
+            let left = pods.into_iter().filter(is_left);
             left.map(|pod| with_retries(|| executors.delete(&pod)))
                 .filter(|answer| !is_gone(answer))
                 .collect()

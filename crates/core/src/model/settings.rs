@@ -321,6 +321,9 @@ pub struct Policy {
     pub driver_silence_ms: u64,
     /// Executors, groups and targets outlive the driver: it has no program, or one that finds them again.
     pub outlives_driver: bool,
+    /// A driver program begins anew in the next pod of its Job: of the executors that it finds, those that work on a task or
+    /// an index go on, and the others end.
+    pub begins_anew: bool,
     /// The run ends when the work of all groups has ended, because no driver decides.
     pub ends_with_work: bool,
     /// The run ends when it has had nothing to do for so long: no open task and no executor of its own; 0: never.
@@ -359,6 +362,7 @@ impl Default for Policy {
             heartbeat_timeout_ms: 0,
             driver_silence_ms: 0,
             outlives_driver: false,
+            begins_anew: false,
             ends_with_work: false,
             idle_end_ms: 0,
             credentials: Vec::new(),

@@ -49,7 +49,13 @@ impl Reconciler {
             let spec = GroupSpec { restart: pod.restart, ..GroupSpec::bare(pod.group.clone()) };
             Group::new(spec, false)
         });
-        let adoption = judge(&facts_of_pod(pod, is_dismissed), &facts_of_group(group, is_stopping));
+        // Nobody knows it any more. What an earlier process has told of it stays to be looked at.
+        let is_left = self.policy.begins_anew
+            && pod.task.is_none()
+            && group.spec.completions.is_none()
+            && (pod.counted.is_none() || pod.completed);
+        let pod_facts = facts_of_pod(pod, is_dismissed || is_left);
+        let adoption = judge(&pod_facts, &facts_of_group(group, is_stopping));
         let Adoption { is_done, is_earlier, life, .. } = adoption;
         group.n_accepted += 1;
         group.attempts.on_found(adoption.group_attempt);

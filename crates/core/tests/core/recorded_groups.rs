@@ -10,10 +10,11 @@ use posse_base::time::Millis;
 use posse_core::model::action::Action;
 use posse_core::model::command::{GroupChange, GroupCommand};
 use posse_core::model::fact::{Fact, Knowledge, Target, Topic};
-use posse_core::model::ids::{GroupName, Uid};
+use posse_core::model::ids::{ExecutorId, GroupName, Uid};
 use posse_core::model::input::Input;
 use posse_core::model::pod_text::PodText;
 use posse_core::model::settings::{GroupSpec, Policy, Restart};
+use posse_core::state::life::Life;
 
 #[test]
 fn a_target_of_a_call_stays_unless_the_file_has_changed() {
@@ -165,5 +166,48 @@ fn the_pods_of_completed_executors_stay_until_the_target_is_recorded() {
         run.is_record_broken = false;
         run.wait(31_000);
         assert_eq!(deletes(&mut run), n_deleted, "{outlives_driver}");
+    }
+}
+
+#[test]
+fn a_program_that_begins_anew_has_nothing_but_the_work() {
+    let work = || GroupSpec { restart: Restart::OnFailure, completions: Some(4), ..spec("w", 1) };
+    let policy = Policy { outlives_driver: false, begins_anew: true, ..recorded() };
+    let groups = || vec![spec("g", 2), work()];
+    let mut run = Run::new(policy.clone(), groups());
+    say(&mut run, &[task("a", 0)]);
+    let made = run.slots_created();
+    assert_eq!(made.len(), 4, "two, an index and a task");
+    made.iter().for_each(|&(id, _)| {
+        run.created(&[id]);
+        run.running(&[id]);
+    });
+    let is_work = |run: &Run, id: u64| {
+        let executor = run.core.executors().get(ExecutorId(id)).unwrap();
+        executor.task.is_some() || executor.group == GroupName::from("w")
+    };
+    let (of_work, others): (Vec<u64>, Vec<u64>) =
+        made.iter().map(|&(id, _)| id).partition(|&id| is_work(&run, id));
+    // One of the others has ended, and nobody has told it. That is no loss of the next program.
+    run.pods.iter_mut().filter(|pod| pod.id.0 == others[0]).for_each(end_with(1));
+    let facts = run.facts();
+    let Run { pods, version, now, record, .. } = run;
+    let mut run = Run { pods, version, now, record, ..Run::unlisted(policy, groups()) };
+    run.core.restore(facts, Millis(now));
+    run.list();
+    assert_eq!(run.losses(), []);
+    let (mut ended, mut n_created) = (vec![], 0);
+    for action in run.take() {
+        match action {
+            Action::Delete { uid, .. } => ended.push(uid.to_string()),
+            Action::Create { .. } => n_created += 1,
+            _ => {}
+        }
+    }
+    ended.sort();
+    let want: Vec<String> = others.iter().map(|id| format!("u{id}")).collect();
+    assert_eq!((ended, n_created, of_work.len()), (want, 2, 2));
+    for id in of_work {
+        assert_eq!(run.core.executors().get(ExecutorId(id)).unwrap().life, Life::Wanted);
     }
 }

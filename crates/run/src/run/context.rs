@@ -36,6 +36,8 @@ pub(super) struct RunContext {
     pub namespace: String,
     /// The driver's pod.
     pub pod: Option<OwnerRef>,
+    /// The Job of the pod, if all its pods are one instance.
+    pub job: Option<OwnerRef>,
     /// What owns the executors: the pod, or its Job if they outlive it.
     pub owner: Option<OwnerRef>,
     /// What executors dial.
@@ -54,7 +56,9 @@ impl RunContext {
         let namespace = settings.namespace.clone().unwrap_or_else(|| server.namespace.clone());
         let hints = Hints { env, home: server.home.as_ref(), namespace: &namespace };
         let pod = driver_pod::find(hints, &server.http);
-        let outlived = job.filter(|_| settings.keeps_executors() && pod.is_some());
+        // Only a Lease says which of two pods may act.
+        let job = job.filter(|_| settings.lease && pod.is_some());
+        let outlived = job.filter(|_| settings.keeps_executors());
         let has_program = !settings.driver.command.is_empty();
         let listen_host = match &settings.driver.host {
             Some(host) => host.clone(),
@@ -78,7 +82,8 @@ impl RunContext {
                  of this machine that the cluster's nodes can reach"
             );
         }
-        Ok(Self { namespace, pod, owner, driver_host, listen_host })
+        let job = job.map(DriverJob::owner_ref);
+        Ok(Self { namespace, pod, job, owner, driver_host, listen_host })
     }
 
     /// The executors are the Job's, and outlive the driver's pod.
@@ -86,9 +91,15 @@ impl RunContext {
         self.owner != self.pod
     }
 
+    /// What the instance ends with.
+    pub(super) fn instance_owner(&self) -> Option<&OwnerRef> {
+        self.job.as_ref().or(self.owner.as_ref())
+    }
+
     /// Without a Lease nobody could say which of two pods may act, so the executors end with theirs.
     pub(super) fn end_with_pod(&mut self) {
         self.owner.clone_from(&self.pod);
+        self.job = None;
     }
 }
 

@@ -82,7 +82,7 @@ impl Instance {
 impl InstanceRequest<'_, '_> {
     /// Acquires the application's Lease if the run is exclusive, and then the instance.
     pub(super) fn acquire(&self, rng: &mut Rng) -> Result<AcquiredInstance, RunError> {
-        let owner = self.run.context.owner.as_ref();
+        let owner = self.run.context.instance_owner();
         let instance = match (&self.run.settings.instance, owner) {
             (Some(instance), _) => instance.clone(),
             (None, Some(owner)) => names::instance_from_uid(&owner.uid),
@@ -191,7 +191,7 @@ impl InstanceRequest<'_, '_> {
         let pod = self.run.context.pod.as_ref();
         let identity = holder::identity(pod.map(|pod| pod.uid.as_str()), rng.next_u64());
         // The Lease names the holder's pod, and lasts as long as the instance.
-        let job = self.run.context.owner.as_ref().filter(|_| self.run.context.is_outlived());
+        let job = self.run.context.job.as_ref();
         let is_jobs = job.is_some() && scope == LeaseScope::Instance;
         let stands_by = self.standby_of.is_some() && scope == LeaseScope::Application;
         let lasts_as = if stands_by { self.standby_of.as_ref() } else { job.filter(|_| is_jobs) };

@@ -51,7 +51,7 @@ impl Run<'_> {
         if job_pod.has_standby()
             && let Some(job_end) = job_pod.begin(self.signals)?
         {
-            if self.settings.keeps_executors() {
+            if self.settings.lease {
                 job_pod.end_executors(&self.settings.app);
             }
             return Err(RunError::Over(job_end.code()));

@@ -63,6 +63,7 @@ impl Run<'_> {
         policy.record = record;
         policy.ends_with_work = settings.driver.command.is_empty();
         policy.outlives_driver = policy.ends_with_work || self.context.is_outlived();
+        policy.begins_anew = !policy.outlives_driver && self.context.job.is_some();
         Reconciler::new(identity, policy, groups, rng.next_u64(), self.clock.now())
     }
 
@@ -124,6 +125,7 @@ impl Run<'_> {
             instance: selection.instance.clone(),
             namespace: self.context.namespace.clone(),
             owner: self.context.owner.clone(),
+            instance_owner: self.context.instance_owner().cloned(),
             controller,
             driver_host: self.context.driver_host.clone(),
             driver_port: port.map(|port| port.number),
@@ -181,7 +183,7 @@ impl Run<'_> {
         let context = CredentialContext {
             objects: self.objects(write_limit),
             selection: selection.clone(),
-            owner: self.context.owner.clone(),
+            owner: self.context.instance_owner().cloned(),
             common: Arc::clone(&self.settings.common),
             is_embedded: self.server.is_embedded,
             clock: self.clock,

@@ -106,6 +106,7 @@ pub struct RunIdentity {
     pub instance: String,
     pub namespace: String,
     pub owner: Option<OwnerRef>,
+    pub instance_owner: Option<OwnerRef>,
     /// The Lease that is the executors' controller, if a Job owns them.
     pub controller: Option<OwnerRef>,
     pub driver_host: String,
@@ -138,6 +139,7 @@ impl RunSettings {
             namespace: run.namespace.clone(),
             group: group.map_or_else(String::new, |group| group.spec.name.to_string()),
             owner: run.owner.clone(),
+            instance_owner: run.instance_owner.clone(),
             controller: run.controller.clone(),
             driver_host: run.driver_host.clone(),
             driver_port: run.driver_port,

@@ -126,7 +126,7 @@ mod tests {
             app: text("w"),
             instance: text("i"),
             group: text("g"),
-            owner,
+            instance_owner: owner,
             ..context()
         };
         let pod = template.compile(&context).expect("it compiles").pod;

@@ -123,7 +123,7 @@ impl PodContext {
                 labels::MANAGED_BY.0: labels::MANAGED_BY.1,
             },
         });
-        if let Some(owner) = &self.owner {
+        if let Some(owner) = &self.instance_owner {
             metadata["ownerReferences"] = json!([owner]);
         }
         let mut object = json!({"kind": "PodGroup", "metadata": metadata, "spec": spec});
@@ -333,7 +333,7 @@ mod tests {
         });
         let owner = OwnerRef::pod("driver", "u1");
         let settings = PodSettings { gang, ..PodSettings::default() };
-        let context = PodContext { settings, owner: Some(owner), ..context() };
+        let context = PodContext { settings, instance_owner: Some(owner), ..context() };
         let group = context.pod_group().unwrap();
         assert_eq!(group.object["metadata"]["ownerReferences"][0]["uid"], "u1");
     }

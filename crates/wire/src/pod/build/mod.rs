@@ -51,6 +51,8 @@ pub struct PodContext {
     pub group: String,
     /// The driver's pod, or its Job if the executors outlive the pod. None: the driver is outside of the cluster.
     pub owner: Option<OwnerRef>,
+    /// Owns what is beside the pods: the driver's Job, whose next pod uses it too, else the same as `owner`.
+    pub instance_owner: Option<OwnerRef>,
     /// What else owns the executors of a Job, and is their controller: `kubectl drain` leaves pods without one, and the
     /// Job's controller would take itself off pods that its selector does not match.
     pub controller: Option<OwnerRef>,
@@ -156,6 +158,7 @@ impl Template {
             namespace: any(),
             group: any(),
             owner,
+            instance_owner: None,
             controller: None,
             driver_host: any(),
             driver_port: has_driver_port.then_some(u16::MAX),
@@ -193,7 +196,7 @@ impl Template {
         };
         node_affinity::leave_preferred_gap(&mut pod);
         affine.both = build.emit(&pod, true)?;
-        let owner = context.owner.as_ref().map(|owner| json!(owner));
+        let owner = context.instance_owner.as_ref().map(|owner| json!(owner));
         let claims = self.slot_volumes.iter();
         let claims = claims
             .map(|volume| {

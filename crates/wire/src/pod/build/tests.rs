@@ -23,6 +23,7 @@ pub(crate) fn context() -> PodContext {
         group: "default".to_owned(),
         controller: None,
         owner: None,
+        instance_owner: None,
         driver_host: "10.1.2.3".to_owned(),
         driver_port: None,
         staged: None,
