@@ -151,6 +151,8 @@ struct Writer {
     record: Option<ChunkedRecord>,
     facts: Vec<Fact>,
     answers: Vec<Answer>,
+    /// The server was restored in the middle, so the core does not believe the answer.
+    is_in_doubt: bool,
 }
 
 enum Written {
@@ -344,7 +346,7 @@ impl World {
                     self.server.objects.learn(&facts);
                     let record = self.record.take();
                     self.writer =
-                        Some(Writer { process: self.process, record, facts, answers: vec![] });
+                        Some(Writer { process: self.process, record, facts, ..Writer::default() });
                 }
                 Action::Create { id, slot, .. } => {
                     let run = self.run_mut();
@@ -444,7 +446,9 @@ impl World {
         if let Written::Asks(request) = writer.next() {
             let answer = world.server.execute(&request);
             writer.answers.push(answer);
-            if let Written::Appended(_, Ok(())) = writer.next() {
+            if let Written::Appended(_, Ok(())) = writer.next()
+                && !writer.is_in_doubt
+            {
                 let keys =
                     writer.facts.iter().filter_map(|fact| match (&fact.topic, &fact.knowledge) {
                         (Topic::Task(_, key), Some(_)) => Some(key.to_string()),
@@ -476,6 +480,9 @@ impl World {
         let mut world = self.clone();
         world.left.restores = world.left.restores.checked_sub(1)?;
         world.server.objects.chunks = world.server.before.take()?;
+        for writer in world.writer.iter_mut().chain(&mut world.late) {
+            writer.is_in_doubt = true;
+        }
         world.run_mut().refused_by_history();
         world.run_mut().list();
         let (change, _) = world.run.core.recorded();
