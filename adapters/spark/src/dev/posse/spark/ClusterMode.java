@@ -47,10 +47,11 @@ final class ClusterMode {
   /** The same for keys. The driver's address and its pod's name come from the pod. */
   private static final Set<String> KEYS_HERE = Set.of("spark.submit.deployMode", "spark.master", "spark.kubernetes.context",
       DRIVER + "pod.name", "spark.driver.host", "spark.driver.bindAddress");
-  /** Keys of the driver's pod that its driver reads, too. */
+  /** Keys with this prefix that the driver itself reads. */
   private static final Set<String> OF_CLIENTS = Set.of(DRIVER + "pod.name", DRIVER + "ownPersistentVolumeClaim",
       DRIVER + "reusePersistentVolumeClaim", DRIVER + "waitToReusePersistentVolumeClaim",
-      DRIVER + "service.deleteOnTermination", DRIVER + "master");
+      DRIVER + "service.deleteOnTermination", DRIVER + "master", DRIVER + "connectionTimeout", DRIVER + "requestTimeout",
+      DRIVER + "annotateExitException");
   static final String UPLOAD_PATH = "spark.kubernetes.file.upload.path";
   private static final String WAIT = "spark.kubernetes.submission.waitAppCompletion";
   static final String HADOOP = "put Hadoop's configuration into the image, or name its keys as spark.hadoop.NAME";
@@ -312,6 +313,8 @@ final class ClusterMode {
     }
     Map<String, String> keys = new TreeMap<>(conf);
     keys.keySet().removeAll(KEYS_HERE);
+    // Many may read the Job's ConfigMap, and one of these may be a token.
+    keys.keySet().removeAll(without().keySet());
     keys.put(Keys.TOLD, String.join(",", told));
     hasFiles |= FILES.stream().anyMatch(key -> !names(keys.getOrDefault(key, "")).isEmpty());
     if (hasFiles) {
@@ -438,6 +441,10 @@ final class ClusterMode {
     for (String key : conf.keySet()) {
       if (KEYS_HERE.contains(key) || !used.contains(key) && !OF_CLIENTS.contains(key)) {
         Keys.note(WITHOUT, key).ifPresent(note -> without.put(key, note));
+      }
+      if (key.endsWith(".oauthToken")) {
+        // Spark's cluster mode keeps these from the driver, too.
+        without.putIfAbsent(key, ACCOUNT);
       }
     }
     return without;

@@ -344,18 +344,26 @@ final class SubmitTest {
     String[] keys = {"spark.kubernetes.hadoop.configMapName", "spark.kubernetes.kerberos.krb5.path",
         "spark.kubernetes.kerberos.krb5.configMapName", "spark.kubernetes.kerberos.tokenSecret.name",
         "spark.kubernetes.authenticate.submission.oauthToken", "spark.kubernetes.authenticate.driver.oauthToken",
-        "spark.kubernetes.submission.connectionTimeout", "spark.kubernetes.submission.requestTimeout",
+        "spark.kubernetes.authenticate.oauthToken", "spark.kubernetes.submission.connectionTimeout", "spark.kubernetes.submission.requestTimeout",
         "spark.kubernetes.driver.pod.name"};
     List<String> words = Stream.concat(Stream.of(keys).flatMap(key -> Stream.of("--conf", key + "=x")),
         Stream.of("--conf", "spark.kubernetes.authenticate.driver.serviceAccountName=a", "--queue", "prod", "local:///app.py")).toList();
-    String told = String.join(" ", cluster(words.toArray(String[]::new)).told());
+    Submit.Call without = cluster(words.toArray(String[]::new));
+    String told = String.join(" ", without.told());
     String explained = explained(Stream.concat(Stream.of("--deploy-mode", "cluster"), words.stream()).toArray(String[]::new));
     for (String key : keys) {
       assert told.contains(key + " (") : key + " in " + told;
+      assert !command(without).contains(key + "=") : key + " in " + command(without);
       assert explained.lines().anyMatch(line -> line.matches(java.util.regex.Pattern.quote(key) + "=x +-> nothing: .*")) : key;
     }
     assert !told.contains("serviceAccountName") : told;
     assert explained.contains("spark.yarn.queue=prod") : explained;
+    // Spark's driver reads these, unlike the others of its pod.
+    for (String key : List.of("driver.connectionTimeout=7", "driver.requestTimeout=7", "driver.annotateExitException=true",
+        "authenticate.oauthTokenFile=/t")) {
+      Submit.Call with = cluster("--conf", "spark.kubernetes." + key, "local:///app.py");
+      assert command(with).contains("spark.kubernetes." + key) && with.told().isEmpty() : command(with) + with.told();
+    }
     // There is no posse.yaml in this mode.
     assert !told.contains("posse.yaml") && !explained.contains("posse.yaml") : told + explained;
     Submit.Call call = new Submit(Map.of("HADOOP_CONF_DIR", "/etc/hadoop"), PLACE,
