@@ -247,7 +247,8 @@ final class ClusterMode {
     each(DRIVER + "secretKeyRef.", (name, value) -> {
       String[] pair = value.split(":", 2);
       if (pair.length < 2) {
-        throw new IllegalArgumentException(DRIVER + "secretKeyRef." + name + " is " + value + ", and should be SECRET:KEY");
+        // Somebody may have written the secret itself.
+        throw new IllegalArgumentException(DRIVER + "secretKeyRef." + name + " should be SECRET:KEY");
       }
       variables.addObject().put("name", name).putObject("valueFrom").putObject("secretKeyRef").put("name", pair[0])
           .put("key", pair[1]);

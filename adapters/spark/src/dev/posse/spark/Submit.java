@@ -13,6 +13,7 @@ import java.util.Set;
 import java.util.TreeMap;
 import java.util.TreeSet;
 import java.util.function.Predicate;
+import java.util.regex.Pattern;
 
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.node.ObjectNode;
@@ -22,6 +23,7 @@ import io.fabric8.kubernetes.client.KubernetesClientException;
 
 import org.apache.spark.SparkConf;
 import org.apache.spark.deploy.k8s.KubernetesUtils;
+import org.apache.spark.internal.config.package$;
 
 import scala.Option;
 
@@ -381,11 +383,14 @@ public final class Submit {
     Map<String, String> driver = isCluster
         ? new ClusterMode(place, arguments, conf, path -> path).explain(why -> text.append("refused: ").append(why).append('\n'))
         : ClusterMode.inClientMode(conf);
+    Pattern secret = sparkConf().get(package$.MODULE$.SECRET_REDACTION_PATTERN()).pattern();
     others.forEach((key, value) -> {
       Optional<String> there = key.equals("spark.master") ? Optional.of(master(value, isCluster))
           : Keys.other(key, value).map(note -> "nothing: " + note).or(() -> Optional.ofNullable(driver.get(key)));
       if (there.isPresent() || key.startsWith("spark.kubernetes.")) {
-        text.append(String.format("%-60s -> %s%n", key + "=" + value, there.orElse("unchanged")));
+        // As Spark shows it.
+        String shown = secret.matcher(key).find() || secret.matcher(value).find() ? "*********(redacted)" : value;
+        text.append(String.format("%-60s -> %s%n", key + "=" + shown, there.orElse("unchanged")));
       }
     });
     return text.toString();

@@ -47,6 +47,7 @@ final class SubmitTest {
     refused();
     eventLog();
     explain();
+    redacted();
     versions();
   }
 
@@ -355,7 +356,7 @@ final class SubmitTest {
     for (String key : keys) {
       assert told.contains(key + " (") : key + " in " + told;
       assert !command(without).contains(key + "=") : key + " in " + command(without);
-      assert explained.lines().anyMatch(line -> line.matches(java.util.regex.Pattern.quote(key) + "=x +-> nothing: .*")) : key;
+      assert explained.lines().anyMatch(line -> line.matches(java.util.regex.Pattern.quote(key) + "=\\S+ +-> nothing: .*")) : key;
     }
     assert !told.contains("serviceAccountName") : told;
     assert explained.contains("spark.yarn.queue=prod") : explained;
@@ -530,6 +531,19 @@ final class SubmitTest {
         "spark.executor.failuresValidityInterval +-> failures.window\n", "spark.kubernetes.allocation.batch.delay +-> nothing: ",
         "spark.kubernetes.executor.label.a=b +-> unchanged")) {
       assert java.util.regex.Pattern.compile(want).matcher(text).find() : want + " in " + text;
+    }
+  }
+
+  /** What is shown is pasted elsewhere, so it has no secrets: those that Spark does not show either. */
+  private static void redacted() {
+    String[] secrets = {"spark.kubernetes.authenticate.submission.oauthToken=hidden", "spark.kubernetes.driverEnv.DB_PASSWORD=hidden",
+        "spark.kubernetes.driver.annotation.a=token:hidden", "spark.kubernetes.executor.label.x.mine=hidden",
+        "spark.kubernetes.driver.secretKeyRef.PASSWORD=hidden"};
+    List<String> words = Stream.concat(Stream.of("--conf", "spark.redaction.regex=(?i)token|password|mine"),
+        Stream.of(secrets).flatMap(one -> Stream.of("--conf", one))).toList();
+    for (String mode : List.of("client", "cluster")) {
+      String text = explained(Stream.concat(Stream.of("--deploy-mode", mode), words.stream()).toArray(String[]::new));
+      assert !text.contains("hidden") && text.contains("DB_PASSWORD=*********(redacted) ") : text;
     }
   }
 
