@@ -29,6 +29,7 @@ import com.fasterxml.jackson.dataformat.yaml.YAMLFactory;
 
 import org.apache.spark.launcher.SparkLauncher;
 import org.apache.spark.network.util.JavaUtils;
+import org.apache.spark.package$;
 
 /** The driver of `posse submit`, made of Spark's keys for its own driver's pod. */
 final class ClusterMode {
@@ -132,7 +133,8 @@ final class ClusterMode {
       // As with Spark, an application that fails has failed. A lost pod costs no retry.
       driver.put("retries", 0);
     }
-    String image = take(DRIVER + "container.image").or(() -> take("spark.kubernetes.container.image")).orElse("");
+    String image = take(DRIVER + "container.image").or(() -> take("spark.kubernetes.container.image")).orElse("")
+        .replace("{{SPARK_VERSION}}", package$.MODULE$.SPARK_VERSION());
     driver.put("image", image);
     text(driver, "posse_image", "spark.posse.image");
     variables(driver);
@@ -205,11 +207,17 @@ final class ClusterMode {
 
   private void each(String prefix, BiConsumer<String, String> entry) {
     conf.forEach((key, value) -> {
-      if (key.startsWith(prefix)) {
+      if (key.startsWith(prefix) && !isLate(key)) {
         used.add(key);
         entry.accept(key.substring(prefix.length()), value);
       }
     });
+  }
+
+  /** A label or an annotation with a variable of Spark. All tries of the Job have one template, and each its own id. */
+  private boolean isLate(String key) {
+    return Stream.of("label.", "annotation.").anyMatch(kind -> key.startsWith(DRIVER + kind))
+        && Stream.of("{{APP_ID}}", "{{EXECUTOR_ID}}").anyMatch(conf.get(key)::contains);
   }
 
   /** As Spark computes them: its memory with the overhead, and the limit of CPU only if there is one. */
@@ -446,6 +454,8 @@ final class ClusterMode {
       if (key.endsWith(".oauthToken")) {
         // Spark's cluster mode keeps these from the driver, too.
         without.putIfAbsent(key, ACCOUNT);
+      } else if (isLate(key)) {
+        without.put(key, "the pod is there before the application has its id");
       }
     }
     return without;

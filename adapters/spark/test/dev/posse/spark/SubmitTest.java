@@ -37,6 +37,7 @@ final class SubmitTest {
     outside();
     keys();
     cluster();
+    variables();
     podOfJob();
     memory();
     noEffect();
@@ -294,6 +295,23 @@ final class SubmitTest {
 
   private static String command(Submit.Call call) {
     return driver(call).at("/command/2").asText();
+  }
+
+  /** Spark's variables. The id of the application comes after its pod. */
+  private static void variables() {
+    String driver = "spark.kubernetes.driver.";
+    String version = org.apache.spark.package$.MODULE$.SPARK_VERSION();
+    Submit.Call call = cluster("--conf", "spark.kubernetes.container.image=i:{{SPARK_VERSION}}-a", "--conf",
+        driver + "label.a=x-{{APP_ID}}", "--conf", driver + "annotation.b={{EXECUTOR_ID}}", "--conf",
+        driver + "annotation.c={{ with secret }}", "--conf", "spark.kubernetes.driverEnv.D={{APP_ID}}", "local:///app.py");
+    Check.same(driver(call).path("image").asText(), "i:" + version + "-a");
+    JsonNode metadata = driver(call).at("/pod/metadata");
+    assert metadata.at("/labels/a").isMissingNode() && !command(call).contains("x-{{") : metadata + command(call);
+    Check.same(metadata.path("annotations").toString(), "{\"c\":\"{{ with secret }}\"}");
+    Check.same(driver(call).at("/env/0/value").asText(), "{{APP_ID}}");
+    for (String key : List.of("label.a (", "annotation.b (")) {
+      assert String.join(" ", call.told()).contains(driver + key + "the pod is there before") : call.told();
+    }
   }
 
   /** The pod is the Job's, and an application runs once, as Spark's does. */
