@@ -387,7 +387,7 @@ final class ClusterMode {
   }
 
   private static Path here(String path) {
-    return Path.of(path.replaceFirst("^file:(//)?", ""));
+    return Path.of(path.replaceFirst("^(file|local):(//)?", ""));
   }
 
   /** The files of this machine with this path, whose name may have wildcards. */

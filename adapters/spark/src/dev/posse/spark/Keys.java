@@ -20,8 +20,10 @@ final class Keys {
 
   private static final String POD_NAME_PREFIX = "spark.kubernetes.executor.podNamePrefix";
   private static final int IN_FLIGHT_MAX = 256;
+  /** The longest time that posse takes. */
+  private static final String LONGEST = "1000d";
 
-  private enum Kind { NOTHING, NUMBER, IN_FLIGHT, TIME, TEXT, KEEP }
+  private enum Kind { NOTHING, NUMBER, IN_FLIGHT, TIME, WINDOW, TEXT, KEEP }
 
   /**
    * @param posse the key of posse.yaml; empty: there is none
@@ -43,6 +45,8 @@ final class Keys {
           case NUMBER -> text.equals(NO_LIMIT) ? Optional.empty() : Optional.of(natural(text));
           case IN_FLIGHT -> Optional.of(Math.min(natural(text), IN_FLIGHT_MAX));
           case TIME -> Optional.of(duration(JavaUtils.timeStringAsMs(text)));
+          // Without a window Spark counts for ever.
+          case WINDOW -> Optional.of(JavaUtils.timeStringAsMs(text) > 0 ? duration(JavaUtils.timeStringAsMs(text)) : LONGEST);
           case KEEP -> Boolean.parseBoolean(text) ? Optional.of(0) : Optional.empty();
         };
       } catch (IllegalArgumentException e) {
@@ -55,7 +59,7 @@ final class Keys {
       key("spark.app.name", "app", Kind.TEXT),
       key("spark.kubernetes.namespace", "namespace", Kind.TEXT),
       new Key("spark.executor.maxNumFailures", "failures.app", Kind.NUMBER, NO_LIMIT, ""),
-      key("spark.executor.failuresValidityInterval", "failures.window", Kind.TIME),
+      key("spark.executor.failuresValidityInterval", "failures.window", Kind.WINDOW),
       new Key("spark.kubernetes.executor.deleteOnTermination", "failures.keep_failed", Kind.KEEP, "false", ""),
       key("spark.kubernetes.allocation.batch.size", "allocation.in_flight_max", Kind.IN_FLIGHT),
       key("spark.kubernetes.allocation.executor.timeout", "allocation.start_timeout", Kind.TIME),
@@ -180,7 +184,8 @@ final class Keys {
   }
 
   private static int natural(String text) {
-    if (!text.matches("[0-9]{1,9}")) {
+    // As large as Spark takes them.
+    if (!text.matches("[0-9]{1,10}") || Long.parseLong(text) > Integer.MAX_VALUE) {
       throw new IllegalArgumentException("it should be a whole number");
     }
     return Integer.parseInt(text);

@@ -241,6 +241,14 @@ final class SubmitTest {
     Check.fails(() -> call(Map.of(), "--conf", "spark.executor.maxNumFailures=many", "app.py"),
         "spark.executor.maxNumFailures is many, which is no failures.app");
     Check.fails(() -> call(Map.of(), "--conf", "spark.executor.failuresValidityInterval=soon", "app.py"), "failures.window");
+    // Spark's largest numbers, and its word for failures that always count.
+    JsonNode failures = call(Map.of(), "--conf", "spark.executor.maxNumFailures=2147483646", "--conf",
+        "spark.executor.failuresValidityInterval=-1", "app.py").configuration().orElseThrow().path("failures");
+    Check.same(failures.toString(), "{\"app\":2147483646,\"window\":\"1000d\"}");
+    for (String bad : List.of("executor.maxNumFailures=2147483648", "executor.maxNumFailures=-1",
+        "kubernetes.allocation.executor.timeout=-1")) {
+      Check.fails(() -> call(Map.of(), "--conf", "spark." + bad, "app.py"), "spark." + bad.replace("=", " is "));
+    }
     // This is Spark's word for none.
     JsonNode none = call(Map.of(), "--conf", "spark.executor.maxNumFailures=2147483647", "app.py").configuration().orElseThrow();
     assert none.path("failures").isMissingNode() : none;
@@ -404,6 +412,9 @@ final class SubmitTest {
     assert command(call).contains("'" + executors + "'\"$POSSE_FILES_DIR\"/'pod.yaml'") : command(call);
     assert command(call).contains(" '--keytab' \"$POSSE_FILES_DIR\"/'my.keytab'") : command(call);
     assert call.words().containsAll(List.of(pod.toString(), key.toString())) : call.words();
+    Check.same(driver(call).at("/pod/spec/containers/0/name").asText(), "main");
+    // To Spark this is a file of this machine, too.
+    call = cluster("--conf", "spark.kubernetes.driver.podTemplateFile=local://" + pod, "local:///app.py");
     Check.same(driver(call).at("/pod/spec/containers/0/name").asText(), "main");
     // Nothing to find in a folder.
     assert command(call).startsWith("exec env ") && !command(call).contains("submitInDriver") : command(call);
