@@ -23,7 +23,6 @@ import io.fabric8.kubernetes.client.KubernetesClientException;
 
 import org.apache.spark.SparkConf;
 import org.apache.spark.deploy.k8s.KubernetesUtils;
-import org.apache.spark.internal.config.package$;
 
 import scala.Option;
 
@@ -39,6 +38,8 @@ public final class Submit {
   /** The API server in each pod, beside its address. */
   private static final String POD_SERVER = "(https://)?kubernetes\\.default\\.svc(\\.[^:/]+)?(:443)?/?";
   private static final int APP_CHARS_MAX = 40;
+  /** The default of spark.redaction.regex in Spark 4.3; before it is a part of this. To ask Spark would start its logging. */
+  static final String SECRET = "(?i)secret|password|token|access[.]?key|credential";
   /** What ends the configuration in the shell's text. It has no lines of its own, so this cannot occur in it. */
   private static final String END = "POSSE_YAML";
 
@@ -383,7 +384,7 @@ public final class Submit {
     Map<String, String> driver = isCluster
         ? new ClusterMode(place, arguments, conf, path -> path).explain(why -> text.append("refused: ").append(why).append('\n'))
         : ClusterMode.inClientMode(conf);
-    Pattern secret = sparkConf().get(package$.MODULE$.SECRET_REDACTION_PATTERN()).pattern();
+    Pattern secret = Pattern.compile(conf.getOrDefault("spark.redaction.regex", SECRET));
     others.forEach((key, value) -> {
       Optional<String> there = key.equals("spark.master") ? Optional.of(master(value, isCluster))
           : Keys.other(key, value).map(note -> "nothing: " + note).or(() -> Optional.ofNullable(driver.get(key)));

@@ -566,14 +566,17 @@ final class SubmitTest {
   /** What is shown is pasted elsewhere, so it has no secrets: those that Spark does not show either. */
   private static void redacted() {
     String[] secrets = {"spark.kubernetes.authenticate.submission.oauthToken=hidden", "spark.kubernetes.driverEnv.DB_PASSWORD=hidden",
-        "spark.kubernetes.driver.annotation.a=token:hidden", "spark.kubernetes.executor.label.x.mine=hidden",
+        "spark.kubernetes.driver.annotation.a=token:hidden", "spark.kubernetes.executor.annotation.access.key=hidden",
         "spark.kubernetes.driver.secretKeyRef.PASSWORD=hidden"};
-    List<String> words = Stream.concat(Stream.of("--conf", "spark.redaction.regex=(?i)token|password|mine"),
-        Stream.of(secrets).flatMap(one -> Stream.of("--conf", one))).toList();
+    List<String> words = Stream.of(secrets).flatMap(one -> Stream.of("--conf", one)).toList();
     for (String mode : List.of("client", "cluster")) {
       String text = explained(Stream.concat(Stream.of("--deploy-mode", mode), words.stream()).toArray(String[]::new));
       assert !text.contains("hidden") && text.contains("DB_PASSWORD=*********(redacted) ") : text;
     }
+    String mine = explained("--conf", "spark.redaction.regex=mine", "--conf", "spark.kubernetes.driverEnv.mine=hidden");
+    assert !mine.contains("hidden") : mine;
+    String sparks = org.apache.spark.internal.config.package$.MODULE$.SECRET_REDACTION_PATTERN().defaultValueString();
+    assert Submit.SECRET.startsWith(sparks) : sparks;
   }
 
   private static void versions() {
