@@ -126,7 +126,10 @@ mod tests {
         };
         let posse = |pods: Vec<Value>, command: &str| {
             let server = TestServer::start(None, move |_| {
-                Answer::json(200, json!({"metadata": {}, "items": pods}).to_string())
+                Answer::json(
+                    200,
+                    json!({"metadata": {"resourceVersion": "1"}, "items": pods}).to_string(),
+                )
             });
             Folder::with_server(server.address).posse(command)
         };

@@ -255,9 +255,11 @@ mod tests {
             let path = request.line().split(' ').nth(1).unwrap();
             let answer = match path.split_once('?') {
                 Some((_, query)) if query.contains("driver") => {
-                    json!({"metadata": {}, "items": []})
+                    json!({"metadata": {"resourceVersion": "1"}, "items": []})
                 }
-                Some(_) => json!({"metadata": {}, "items": [pod("a"), pod("b")]}),
+                Some(_) => {
+                    json!({"metadata": {"resourceVersion": "1"}, "items": [pod("a"), pod("b")]})
+                }
                 None => pod(path.rsplit('/').next().unwrap()),
             };
             Answer::json(200, answer.to_string())
@@ -277,7 +279,10 @@ mod tests {
                 "status": {"phase": "Running", "containerStatuses": [
                     {"name": "driver", "state": {"terminated": {"exitCode": 137}}},
                     {"name": "proxy", "state": {"running": {}}}]}});
-            Answer::json(200, json!({"metadata": {}, "items": [pod]}).to_string())
+            Answer::json(
+                200,
+                json!({"metadata": {"resourceVersion": "1"}, "items": [pod]}).to_string(),
+            )
         });
         let folder = Folder::with_server(server.address);
         let (code, _, told) = folder.posse("status --app a -n n --kubeconfig k");

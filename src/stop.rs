@@ -242,7 +242,9 @@ mod tests {
             let words: Vec<&str> = asked.line().split([' ', '?', '/']).collect();
             let name = words.iter().find(|word| word.ends_with("-driver"));
             match (name, words.contains(&"configmaps")) {
-                (None, _) => Answer::json(200, r#"{"metadata":{},"items":[]}"#),
+                (None, _) => {
+                    Answer::json(200, r#"{"metadata":{"resourceVersion":"1"},"items":[]}"#)
+                }
                 (Some(name), true) => {
                     if asked.line().starts_with("DELETE") {
                         seen.lock().unwrap().push((*name).to_owned());

@@ -178,7 +178,7 @@ fn a_second_submit_at_once_is_refused() {
                 return Answer::json(404, r#"{"kind":"Status","reason":"NotFound"}"#);
             }
             if !line.starts_with("POST") {
-                return Answer::json(200, r#"{"metadata":{},"items":[]}"#);
+                return Answer::json(200, r#"{"metadata":{"resourceVersion":"1"},"items":[]}"#);
             }
             if line.contains(kind) && line.contains(DRY) == is_dry {
                 return Answer::json(409, r#"{"kind":"Status","reason":"AlreadyExists"}"#);

@@ -316,7 +316,7 @@ fn what_nobody_reads_is_removed_all_the_same() {
         Scene::new(vec![
             (format!("GET {PODS}"), 200, list("", &[])),
             (format!("GET {LEASES}"), 200, json!({"items": []})),
-            (format!("GET {claims}"), 200, json!({"items": [claim.clone()]})),
+            (format!("GET {claims}"), 200, list("", std::slice::from_ref(&claim))),
             (format!("GET {PODS}"), 200, list("", &[])),
             (format!("GET {LEASES}"), 200, json!({"items": []})),
             (format!("DELETE {claims}/a-k-data-0"), 200, json!({})),
@@ -348,7 +348,7 @@ fn the_claims_of_a_renewed_lease_stay() {
         (format!("GET {PODS}"), 200, list("", &[])),
         (format!("GET {LEASES}"), 200, json!({"items": [old.clone()]})),
         (format!("GET {LEASES}/a-k"), 200, renewed),
-        (format!("GET {claims}"), 200, json!({"items": [claim]})),
+        (format!("GET {claims}"), 200, list("", &[claim])),
         (format!("GET {PODS}"), 200, list("", &[])),
         (format!("GET {LEASES}"), 200, json!({"items": [old]})),
         (format!("DELETE {claims}/a-k-data-0"), 200, json!({})),

@@ -10,6 +10,11 @@ use crate::protobuf::{Envelope, ProtobufError, number_of, varint};
 pub enum StreamError {
     /// What the connection says.
     Body(io::Error),
+    /// An object of another kind than `wanted`.
+    Kind {
+        kind: String,
+        wanted: String,
+    },
     Protobuf(ProtobufError),
 }
 
@@ -36,7 +41,7 @@ pub fn read_object<E: From<StreamError>>(
     kind: &str,
     mut each: impl FnMut(u32, &[u8]) -> Result<(), E>,
 ) -> Result<(), E> {
-    let (mut is_of_kind, mut bytes) = (false, Vec::new());
+    let (mut came, mut bytes) = (String::new(), Vec::new());
     let mut envelope = Message { body, n_left: None };
     while let Some((number, length)) = envelope.next_field()? {
         match number {
@@ -44,16 +49,19 @@ pub fn read_object<E: From<StreamError>>(
                 envelope.read(length, &mut bytes)?;
                 let mut of = Envelope::default();
                 of.read_type(&bytes).map_err(StreamError::from)?;
-                is_of_kind = of.kind == kind;
+                came = of.kind.into_owned();
             }
-            2 if is_of_kind => {
+            2 if came == kind => {
                 let mut object = Message { body: &mut *envelope.body, n_left: Some(length) };
                 while let Some((number, length)) = object.next_field()? {
                     object.read(length, &mut bytes)?;
                     each(number, &bytes)?;
                 }
             }
-            2 => return Err(StreamError::Protobuf(ProtobufError::Kind).into()),
+            2 => {
+                let wanted = kind.to_owned();
+                return Err(StreamError::Kind { kind: came, wanted }.into());
+            }
             _ => envelope.read(length, &mut bytes)?,
         }
     }

@@ -393,7 +393,9 @@ mod tests {
         let server = TestServer::start(None, |asked| {
             let body = match asked.line() {
                 line if line.contains("/pods/p") => POD,
-                line if line.contains("/pods?") => r#"{"items":[]}"#,
+                line if line.contains("/pods?") => {
+                    r#"{"metadata":{"resourceVersion":"1"},"items":[]}"#
+                }
                 _ => r#"{"metadata":{"name":"j","uid":"ju"},"status":{"failed":2}}"#,
             };
             Answer::Reply(200, "Content-Type: application/json\r\n", body.into())

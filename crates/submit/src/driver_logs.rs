@@ -312,7 +312,7 @@ mod tests {
                 let job = json!({"metadata": {"name": "j", "uid": "ju"}, "status": status});
                 Answer::json(200, job.to_string())
             }
-            _ => Answer::json(200, r#"{"items":[]}"#),
+            _ => Answer::json(200, r#"{"metadata":{"resourceVersion":"1"},"items":[]}"#),
         });
         let follower = Follower {
             objects: Objects::new(plain_client(server.address), Some("ns")),

@@ -6,9 +6,12 @@ use posse_encoding::protobuf::ProtobufError;
 use posse_encoding::protobuf_stream::StreamError;
 
 use crate::text::clipped;
+use posse_base::text::sanitize;
 
 /// Limit of what is wrong with JSON, bytes.
 const PROBLEM_BYTES_MAX: usize = 512;
+/// Limit of a kind that is told, bytes.
+const KIND_BYTES_MAX: usize = 64;
 
 /// Why bytes could not be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,6 +20,8 @@ pub enum WireError {
     Body(String),
     /// Not JSON, or of another shape than expected; with the position.
     Json(String),
+    /// An object of another kind than `wanted`.
+    Kind { kind: String, wanted: String },
     /// A required field is absent.
     Missing(&'static str),
     /// A later version of posse keeps something else there; with the version of its format.
@@ -29,6 +34,10 @@ impl fmt::Display for WireError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Body(problem) | Self::Json(problem) => f.write_str(problem),
+            Self::Kind { kind, wanted } => {
+                let kind = sanitize(kind, KIND_BYTES_MAX);
+                write!(f, "its kind is {kind:?}, not {wanted}")
+            }
             Self::Missing(field) => write!(f, "{field} is missing"),
             Self::Newer(format) => write!(
                 f,
@@ -51,6 +60,7 @@ impl From<StreamError> for WireError {
     fn from(error: StreamError) -> Self {
         match error {
             StreamError::Body(error) => error.into(),
+            StreamError::Kind { kind, wanted } => Self::Kind { kind, wanted },
             StreamError::Protobuf(error) => error.into(),
         }
     }

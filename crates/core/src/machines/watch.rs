@@ -140,18 +140,10 @@ impl WatchMachine {
     }
 
     /// A complete LIST was received and delivered.
-    ///
-    /// # Errors
-    /// If it has no version: a watch cannot start from it, so the LIST is repeated after a delay.
-    pub fn on_listed(&mut self, version_text: &str, now: Millis) -> Result<(), String> {
-        if version_text.is_empty() {
-            self.fail(now, 0);
-            return Err("the list has no resourceVersion to watch from".to_owned());
-        }
+    pub fn on_listed(&mut self, version_text: &str, now: Millis) {
         version_text.clone_into(&mut self.version_text);
         self.listed_at = now;
         self.phase = Phase::Ready;
-        Ok(())
     }
 
     /// A LIST failed or could not be delivered.
@@ -288,7 +280,7 @@ mod tests {
     fn watching() -> WatchMachine {
         let mut machine = WatchMachine::new(Rng::new(1));
         assert_eq!(machine.next(LISTED), WatchStep::List);
-        machine.on_listed("100", LISTED).unwrap();
+        machine.on_listed("100", LISTED);
         assert!(
             matches!(machine.next(LISTED), WatchStep::Watch { version_text, .. } if version_text == "100")
         );
@@ -442,7 +434,7 @@ mod tests {
             let mut tenths = [0; 10];
             for seed in 0..300 {
                 let mut machine = WatchMachine::new(Rng::new(seed));
-                machine.on_listed("100", LISTED).unwrap();
+                machine.on_listed("100", LISTED);
                 machine.next(LISTED);
                 machine.on_opened(LISTED);
                 machine.on_ended(&end, now);
@@ -475,9 +467,9 @@ mod tests {
     }
 
     #[test]
-    fn a_list_without_a_version_is_listed_again_later() {
+    fn a_failed_list_is_repeated_later() {
         let mut machine = WatchMachine::new(Rng::new(1));
-        assert!(machine.on_listed("", LISTED).is_err());
+        machine.on_list_failed(&refusal(RefusalClass::OutcomeUnknown, 200, None), LISTED);
         let (version, waited) = after(&mut machine, LISTED);
         assert_eq!(version, None);
         assert!((800..1_600).contains(&waited));

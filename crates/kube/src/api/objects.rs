@@ -309,7 +309,8 @@ impl Objects {
             let (mut objects, mut version) = (Vec::new(), String::new());
             read_pages(&first, |path| {
                 let request = get(path, LIST_PAGE_TIMEOUT, LIST_BYTES_MAX);
-                let page = read(&self.http, &request, Verb::List, |page| parse_items(page, parse))?;
+                let items = |page: &[u8]| parse_items(page, kind.name(), parse);
+                let page = read(&self.http, &request, Verb::List, items)?;
                 objects.extend(page.items);
                 version = page.version_text;
                 Ok(page.next)
@@ -322,20 +323,6 @@ impl Objects {
     pub fn list_meta(&self, kind: Kind, selector: &str) -> Result<Vec<Meta>, Refusal> {
         let (http, namespace) = (self.http.with_accept(METADATA), self.namespace.clone());
         Self { http, namespace }.list(kind, selector, &Meta::parse).map(|(all, _)| all)
-    }
-
-    /// What `parse` reads of each pod that the label selector matches.
-    pub(super) fn all_pods<T>(
-        &self,
-        selector: &str,
-        parse: &dyn Fn(&[u8]) -> Result<T, WireError>,
-    ) -> Result<Vec<T>, Refusal> {
-        let (found, version) = self.list(Kind::Pod, selector, parse)?;
-        if version.is_empty() {
-            // This is not the answer of an API server, so it must not count as "there are no pods".
-            return Err(unreadable(200, "the list has no version"));
-        }
-        Ok(found)
     }
 
     /// Opens a watch that starts after `version`. The server ends it after `timeout_s`.
@@ -387,8 +374,8 @@ impl Objects {
         let by = percent_encode(&format!("involvedObject.uid={uid}"));
         let path = format!("{path}?fieldSelector={by}&limit={EVENTS_MAX}");
         let request = get(path, CALL_TIMEOUT, LIST_BYTES_MAX);
-        read(&self.http, &request, Verb::List, |page| parse_items(page, &SeenEvent::parse))
-            .map(|page| page.items)
+        let items = |page: &[u8]| parse_items(page, Kind::Event.name(), &SeenEvent::parse);
+        read(&self.http, &request, Verb::List, items).map(|page| page.items)
     }
 
     fn list_path(&self, kind: Kind, selector: &str) -> String {
@@ -457,5 +444,5 @@ fn pods_of_posse<T: Ord>(
     objects: &Objects,
     parse: impl Fn(&[u8]) -> Result<Vec<T>, WireError>,
 ) -> Result<BTreeSet<T>, Refusal> {
-    Ok(objects.all_pods(APP, &parse)?.into_iter().flatten().collect())
+    Ok(objects.list(Kind::Pod, APP, &parse)?.0.into_iter().flatten().collect())
 }

@@ -34,13 +34,13 @@ impl AppExecutors {
 
     /// Reads the executors of all instances.
     pub fn list(&self) -> Result<Vec<OrphanCandidate>, Refusal> {
-        self.objects.all_pods(&self.selector(), &orphan::parse)
+        self.objects.list(Kind::Pod, &self.selector(), &orphan::parse).map(|(pods, _)| pods)
     }
 
     /// Reads the executors of every instance but `ours`.
     pub fn list_others(&self, ours: &str) -> Result<Vec<OrphanCandidate>, Refusal> {
         let selector = format!("{},{INSTANCE}!={ours}", self.selector());
-        self.objects.all_pods(&selector, &orphan::parse)
+        self.objects.list(Kind::Pod, &selector, &orphan::parse).map(|(pods, _)| pods)
     }
 
     /// Deletes this pod, if it still has the same uid. It leaves its group in a queue before.

@@ -471,13 +471,16 @@ fn a_relist_ends_a_blocked_read() {
 
 #[test]
 fn a_failed_list_is_retried() {
-    let answers = vec![refused(500, ""), list("", &[]), list("10", &[]), open("")];
+    let status = Answer::json(200, r#"{"kind":"Status","metadata":{},"status":"Failure"}"#);
+    let answers = vec![refused(500, ""), status, list("10", &[]), open("")];
     check(WATCH, answers, |running| {
         running.expect("refused: ");
         running.expect("restarted: the list failed");
-        // A complete list without a version is delivered, but no watch can start from it.
-        running.expect("list Watch [] epoch 0 at ");
-        running.expect("restarted: the list failed: the list has no resourceVersion");
+        // What is no list must not count as "there are no pods".
+        running.expect("refused: ");
+        running.expect(
+            "restarted: the list failed: the answer cannot be read: its kind is \"Status\"",
+        );
         running.expect("list Watch [] epoch 0 at 10");
     });
 }

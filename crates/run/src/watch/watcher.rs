@@ -67,22 +67,18 @@ impl<M: From<Input> + From<Refusal>, F: Fn() -> Watermark> Watcher<'_, M, F> {
     }
 
     fn list(&mut self) {
-        let problem = match self.lister.list(ListSource::Watch) {
-            None => return self.is_inbox_closed = true,
+        match self.lister.list(ListSource::Watch) {
+            None => self.is_inbox_closed = true,
             Some(Ok((version_text, watermark))) => {
                 self.epoch = watermark.epoch;
-                match self.machine.on_listed(&version_text, self.now()) {
-                    Ok(()) => return,
-                    Err(problem) => problem,
-                }
+                self.machine.on_listed(&version_text, self.now());
             }
             Some(Err(refusal)) => {
                 self.machine.on_list_failed(&refusal, self.now());
-                refusal.to_string()
+                log::warn!("cannot list pods, retrying: {refusal}");
+                self.report_restart(RestartKind::ListFailed, format!("the list failed: {refusal}"));
             }
-        };
-        log::warn!("cannot list pods, retrying: {problem}");
-        self.report_restart(RestartKind::ListFailed, format!("the list failed: {problem}"));
+        }
     }
 
     fn watch(&mut self, version_text: &str, timeout_s: u32) {

@@ -125,7 +125,7 @@ fn the_last_lines_of_a_failed_driver_are_shown() {
 
 #[test]
 fn the_state_is_derived_from_job_and_pods() {
-    let job = |status: Value| json!({"kind": "Job", "spec": {}, "status": status});
+    let job = |status: Value| json!({"kind": "Job", "metadata": {"uid": "j"}, "spec": {}, "status": status});
     let over = |kind: &str, reason: &str| {
         job(json!({"conditions": [{"type": kind, "status": "True", "reason": reason}]}))
     };

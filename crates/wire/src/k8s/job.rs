@@ -57,9 +57,11 @@ impl Job {
     /// Reads a Job.
     ///
     /// # Errors
-    /// The bytes are not a Job in JSON.
+    /// The bytes are not a Job with a uid in JSON.
     pub fn parse(bytes: &[u8]) -> Result<Self, WireError> {
-        Ok(serde_json::from_slice(bytes)?)
+        let job: Self = serde_json::from_slice(bytes)?;
+        // An answer that is another object must not say that another Job has the name now.
+        if job.meta.uid.is_empty() { Err(WireError::Missing("metadata.uid")) } else { Ok(job) }
     }
 
     /// `None` if it has not finished.
@@ -118,13 +120,14 @@ mod tests {
             (r#"{"status":{"conditions":[{"type":"FailureTarget","status":"True"}]}}"#, false),
             (r#"{"status":{"conditions":[{"type":"Failed","status":"False"}]}}"#, true),
         ] {
-            assert_eq!(Job::parse(rest.as_bytes()).unwrap().goes_on(now), goes_on, "{rest}");
+            let job: Job = serde_json::from_str(rest).unwrap();
+            assert_eq!(job.goes_on(now), goes_on, "{rest}");
         }
     }
 
     #[test]
     fn a_job_ends_with_a_true_condition() {
-        let read = |text: &str| Job::parse(text.as_bytes()).unwrap();
+        let read = |text: &str| serde_json::from_str::<Job>(text).unwrap();
         let young = read(r#"{"metadata":{"name":"j"},"spec":{"suspend":null},"status":null}"#);
         assert_eq!((young.outcome(), young.exit_code(), young.status.failed), (None, None, 0));
         let ended = |kind: &str, status: &str| {
@@ -139,6 +142,8 @@ mod tests {
         let failed = ended("Failed", "True");
         assert!(matches!(failed.outcome(), Some(JobOutcome::Failed(why)) if why.reason == "R"));
         assert_eq!((failed.exit_code(), failed.status.failed), (Some(7), 2));
-        assert!(Job::parse(b"7").is_err());
+        for other in ["7", "{}", r#"{"kind":"Status","metadata":{},"status":"Failure"}"#] {
+            assert!(Job::parse(other.as_bytes()).is_err(), "{other}");
+        }
     }
 }

@@ -10,6 +10,7 @@ use crate::error::WireError;
 use crate::k8s::labels::Selection;
 use crate::k8s::object::or_default;
 use crate::pod::RawPod;
+use crate::text::{Text, text_of};
 use posse_core::model::ids::Version;
 use posse_core::model::input::PodAnswer;
 use posse_core::model::pod::Pod;
@@ -18,14 +19,19 @@ use posse_encoding::json;
 use posse_encoding::protobuf::{MAGIC, message};
 use posse_encoding::protobuf_stream::read_object;
 
+/// The kind of a list of pods.
+const POD_LIST: &str = "PodList";
+/// The kind of a list of any objects of which only the metadata was asked for.
+const METADATA_LIST: &str = "PartialObjectMetadataList";
+
 /// One page.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Page {
     /// This instance's pods.
     pub pods: Vec<Pod>,
     /// The list's resourceVersion. None: it is not a number.
     pub version: Option<Version>,
-    /// Text of the list's resourceVersion. Empty: absent.
+    /// Text of the list's resourceVersion.
     pub version_text: String,
     /// Token of the next page. None on the last one.
     pub next: Option<String>,
@@ -44,7 +50,7 @@ pub fn read_page(body: &mut dyn BufRead, selection: &Selection) -> Result<Page, 
         }
         Ok(())
     })?;
-    let version_text = meta.version.unwrap_or_default();
+    let version_text = version_of(meta.version.unwrap_or_default())?;
     let next = meta.next.filter(|token| !token.is_empty());
     Ok(Page { pods, version: Version::parse(&version_text), version_text, next })
 }
@@ -53,7 +59,7 @@ pub fn read_page(body: &mut dyn BufRead, selection: &Selection) -> Result<Page, 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ItemsPage<T> {
     pub items: Vec<T>,
-    /// Text of the list's resourceVersion. Empty: absent.
+    /// Text of the list's resourceVersion.
     pub version_text: String,
     /// Token of the next page. None on the last one.
     pub next: Option<String>,
@@ -61,6 +67,8 @@ pub struct ItemsPage<T> {
 
 #[derive(Deserialize)]
 struct RawItemsPage<'a> {
+    #[serde(borrow, default)]
+    kind: Option<Text<'a>>,
     #[serde(default, deserialize_with = "or_default")]
     metadata: RawItemsMeta,
     #[serde(borrow, default)]
@@ -70,27 +78,47 @@ struct RawItemsPage<'a> {
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct RawItemsMeta {
+    #[serde(deserialize_with = "or_default")]
     resource_version: String,
     #[serde(rename = "continue")]
     next: Option<String>,
 }
 
-/// Reads a page, each of its objects by `read`.
+/// Reads a page of objects of this kind, each by `read`.
 ///
 /// # Errors
-/// The bytes are not a list in JSON, or `read` fails for one of the objects.
+/// The bytes are not such a list in JSON, or `read` fails for one of the objects.
 pub fn parse_items<T>(
     bytes: &[u8],
+    kind: &str,
     read: &dyn Fn(&[u8]) -> Result<T, WireError>,
 ) -> Result<ItemsPage<T>, WireError> {
     let page: RawItemsPage<'_> = serde_json::from_slice(bytes)?;
+    let came = text_of(page.kind.as_ref());
+    if came != METADATA_LIST {
+        require_kind(came, &format!("{kind}List"))?;
+    }
     let items = page.items.unwrap_or_default().into_iter();
     let items: Result<Vec<T>, WireError> = items.map(|item| read(item.get().as_bytes())).collect();
     Ok(ItemsPage {
         items: items?,
-        version_text: page.metadata.resource_version,
+        version_text: version_of(page.metadata.resource_version)?,
         next: page.metadata.next.filter(|token| !token.is_empty()),
     })
+}
+
+/// Another object must not count as a list without items.
+fn require_kind(came: &str, wanted: &str) -> Result<(), WireError> {
+    // A list without the field is told by its version.
+    if came.is_empty() || came == wanted {
+        return Ok(());
+    }
+    Err(WireError::Kind { kind: came.to_owned(), wanted: wanted.to_owned() })
+}
+
+/// Each list has a version. What has none, as a Status, must not count as a list without items.
+fn version_of(text: String) -> Result<String, WireError> {
+    if text.is_empty() { Err(WireError::Missing("metadata.resourceVersion")) } else { Ok(text) }
 }
 
 /// The fields of a list in protobuf.
@@ -104,42 +132,43 @@ fn read_pods(
 ) -> Result<RawListMeta, WireError> {
     let mut bytes = Vec::new();
     body.take(MAGIC.len() as u64).read_to_end(&mut bytes)?;
-    let meta = if bytes == MAGIC {
-        let mut meta = None;
-        read_object(body, "PodList", |number, bytes| {
+    if bytes == MAGIC {
+        let mut meta = RawListMeta::default();
+        read_object(body, POD_LIST, |number, bytes| {
             match number {
-                META_NUMBER => meta = Some(message(bytes)?),
+                META_NUMBER => meta = message(bytes)?,
                 ITEM_NUMBER => each(message(bytes)?)?,
                 _ => {}
             }
             Ok::<_, WireError>(())
         })?;
-        meta
-    } else {
-        body.read_to_end(&mut bytes)?;
-        let mut list = RawList { meta: None, each, seen: Ok(()) };
-        json::fill(&bytes, &mut list)?;
-        list.seen?;
-        list.meta
-    };
-    meta.ok_or(WireError::Missing("metadata"))
+        return Ok(meta);
+    }
+    body.read_to_end(&mut bytes)?;
+    let mut list = RawList { kind: None, meta: RawListMeta::default(), each, seen: Ok(()) };
+    json::fill(&bytes, &mut list)?;
+    require_kind(text_of(list.kind.as_ref()), POD_LIST)?;
+    list.seen?;
+    Ok(list.meta)
 }
 
 /// A list of pods in JSON, each of which is handed on once it is read.
-struct RawList<'e> {
-    meta: Option<RawListMeta>,
+struct RawList<'a, 'e> {
+    kind: Option<Text<'a>>,
+    meta: RawListMeta,
     each: &'e mut dyn FnMut(RawPod<'_>) -> Result<(), WireError>,
     /// The first error of `each`.
     seen: Result<(), WireError>,
 }
 
-impl<'a> Fields<'a> for RawList<'_> {
+impl<'a> Fields<'a> for RawList<'a, '_> {
     const NUMBERS: &'static [(u32, &'static str)] =
         &[(META_NUMBER, "metadata"), (ITEM_NUMBER, "items")];
 
     fn field<V: Value<'a>>(&mut self, key: &str, value: &mut V) -> Result<(), V::Error> {
         match key {
-            "metadata" => self.meta = value.fields()?,
+            "kind" => self.kind = Text::read(value)?,
+            "metadata" => self.meta = value.fields()?.unwrap_or_default(),
             "items" => value.each(&mut |pod: Option<RawPod<'a>>| {
                 if self.seen.is_ok() {
                     self.seen = (self.each)(pod.unwrap_or_default());
@@ -195,7 +224,7 @@ mod tests {
     #[test]
     fn objects_of_any_kind_are_read_one_by_one() {
         let length = |item: &[u8]| Ok(item.len());
-        let page = |text: &str| parse_items(text.as_bytes(), &length);
+        let page = |text: &str| parse_items(text.as_bytes(), "Pod", &length);
         let found =
             page(r#"{"metadata":{"resourceVersion":"7","continue":"t"},"items":[{}, [1]]}"#);
         let want = ItemsPage {
@@ -207,19 +236,50 @@ mod tests {
         let last =
             page(r#"{"metadata":{"resourceVersion":"7","continue":""},"items":null}"#).unwrap();
         assert_eq!((last.items, last.next), (vec![], None));
+        let meta = page(
+            r#"{"kind":"PartialObjectMetadataList","metadata":{"resourceVersion":"7"},"items":[{}]}"#,
+        );
+        assert_eq!(meta.unwrap().items, [2]);
         let unreadable = |_: &[u8]| Err::<(), _>(WireError::Missing("metadata.uid"));
-        assert!(parse_items(br#"{"items":[{}]}"#, &unreadable).is_err());
-        assert!(page("7").is_err() && page(r#"{"items":{}}"#).is_err());
+        let list = br#"{"metadata":{"resourceVersion":"7"},"items":[{}]}"#;
+        assert_eq!(parse_items(list, "Pod", &unreadable), Err(WireError::Missing("metadata.uid")));
     }
 
     #[test]
-    fn empty_and_malformed_pages() {
+    fn what_is_no_list_is_not_an_empty_one() {
         let selection = Selection { app: "a".to_owned(), instance: "b".to_owned() };
-        let page = |text: &str| read_page(&mut text.as_bytes(), &selection);
-        assert_eq!(page(r#"{"metadata":{},"items":null}"#), Ok(Page::default()));
-        for broken in ["", "{}", r#"{"metadata":{},"items":{}}"#, r#"{"metadata":{},"items":[{}]}"#]
-        {
-            assert!(page(broken).is_err(), "{broken}");
+        let answers = |text: &str| {
+            let items = parse_items(text.as_bytes(), "Pod", &|item| Ok(item.len()));
+            let page = read_page(&mut text.as_bytes(), &selection);
+            [page.map(|page| page.pods.len()), items.map(|page| page.items.len())]
+        };
+        for empty in [
+            r#"{"kind":"PodList","metadata":{"resourceVersion":"7"},"items":null}"#,
+            r#"{"metadata":{"resourceVersion":"7"},"items":[]}"#,
+        ] {
+            assert_eq!(answers(empty), [Ok(0), Ok(0)], "{empty}");
         }
+        let no_version = WireError::Missing("metadata.resourceVersion");
+        let other =
+            |kind: &str| WireError::Kind { kind: kind.to_owned(), wanted: "PodList".to_owned() };
+        for (answer, why) in [
+            (r#"{"metadata":{}}"#, &no_version),
+            (r#"{"metadata":{},"items":[]}"#, &no_version),
+            (r#"{"metadata":{"resourceVersion":""},"items":[]}"#, &no_version),
+            (r#"{"metadata":{"resourceVersion":null},"items":[]}"#, &no_version),
+            (r#"{"kind":"Status","metadata":{},"status":"Failure","code":503}"#, &other("Status")),
+            (r#"{"kind":"Pod","metadata":{"resourceVersion":"7"}}"#, &other("Pod")),
+            (
+                r#"{"items":[],"metadata":{"resourceVersion":"7"},"kind":"NodeList"}"#,
+                &other("NodeList"),
+            ),
+        ] {
+            assert_eq!(answers(answer), [Err(why.clone()), Err(why.clone())], "{answer}");
+        }
+        for broken in ["", "7", "{}", r#"{"metadata":{"resourceVersion":"7"},"items":{}}"#] {
+            assert!(answers(broken).iter().all(Result::is_err), "{broken}");
+        }
+        let no_name = r#"{"metadata":{"resourceVersion":"7"},"items":[{}]}"#;
+        assert!(read_page(&mut no_name.as_bytes(), &selection).is_err());
     }
 }

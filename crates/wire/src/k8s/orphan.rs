@@ -29,9 +29,6 @@ pub fn parse_owner(bytes: &[u8]) -> Result<OwnerFacts, WireError> {
 /// The bytes are not a Job with a uid.
 pub fn parse_job(bytes: &[u8]) -> Result<OwnerFacts, WireError> {
     let job = Job::parse(bytes)?;
-    if job.meta.uid.is_empty() {
-        return Err(WireError::Missing("metadata.uid"));
-    }
     let phase = match job.outcome() {
         Some(JobOutcome::Complete) => Phase::Succeeded,
         Some(JobOutcome::Failed(_)) => Phase::Failed,

@@ -132,10 +132,12 @@ fn a_page_may_have_fields_of_later_versions() {
 
 #[test]
 fn a_list_of_another_kind_is_refused() {
-    let wrong = Err(WireError::Protobuf(ProtobufError::Kind));
-    assert_eq!(read_page(&mut body("NodeList", b"").as_slice(), &selection()), wrong);
-    let untyped = [MAGIC, &bytes(2, &bytes(1, b""))].concat();
-    assert_eq!(read_page(&mut untyped.as_slice(), &selection()), wrong);
+    let page = |body: &[u8]| read_page(&mut &*body, &selection()).map_err(|why| why.to_string());
+    let wrong = |kind| Err(format!("its kind is {kind:?}, not PodList"));
+    assert_eq!(page(&body("NodeList", b"")), wrong("NodeList"));
+    assert_eq!(page(&[MAGIC, &bytes(2, &bytes(1, b""))].concat()), wrong(""));
+    let no_version = Err("metadata.resourceVersion is missing".to_owned());
+    assert_eq!(page(&body("PodList", &bytes(1, b""))), no_version);
 }
 
 #[test]
