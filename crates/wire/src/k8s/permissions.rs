@@ -50,9 +50,10 @@ mod tests {
     use super::*;
     use posse_encoding::yaml::Node;
 
-    #[test]
-    fn the_role_of_deploy_has_these_rules() {
-        let text = include_str!("../../../../deploy/rbac.yaml").split("\n---\n").nth(1).unwrap();
+    /// `text`: an account, its Role and more.
+    #[track_caller]
+    fn check(text: &str, ours: &[Rule]) {
+        let text = text.split("\n---\n").nth(1).unwrap();
         // A rule as a comment is a rule, too.
         let text = text.replace("\n  # - ", "\n  - ").replace("\n  #   ", "\n    ");
         let role = Node::read(&text).unwrap().to_json();
@@ -63,18 +64,30 @@ mod tests {
             let verbs = rule["verbs"].as_array().unwrap().iter().filter_map(Value::as_str);
             written.entry(kind).or_default().extend(verbs);
         }
+        let ours = ours.iter().map(|one| {
+            (
+                format!("{} {}", json!(one.group), json!(one.resource)),
+                one.verbs.iter().copied().collect(),
+            )
+        });
+        assert_eq!(written, ours.collect());
+    }
+
+    #[test]
+    fn the_roles_of_deploy_have_these_rules() {
         // Names limit these two.
         let secrets = rule("", "secrets", &["create", "delete", "get", "patch", "update"]);
         let jobs = rule("batch", "jobs", &["get", "patch"]);
         let pod_groups = Rule::pod_groups("scheduling.volcano.sh");
         let ours =
             [PODS, pod_groups, LEASES, EVENTS, LOGS, RESIZE, RECORD, USAGE, VOLUMES, secrets, jobs];
-        let ours = ours.map(|one| {
-            (
-                format!("{} {}", json!(one.group), json!(one.resource)),
-                one.verbs.iter().copied().collect(),
-            )
-        });
-        assert_eq!(written, BTreeMap::from(ours));
+        check(include_str!("../../../../deploy/rbac.yaml"), &ours);
+        let cleanup = [
+            rule("", "pods", &["delete", "get", "list", "patch"]),
+            rule("batch", "jobs", &["get"]),
+            rule("coordination.k8s.io", "leases", &["delete", "get", "list"]),
+            rule("scheduling.volcano.sh", "podgroups", &["deletecollection"]),
+        ];
+        check(include_str!("../../../../deploy/cleanup.yaml"), &cleanup);
     }
 }
