@@ -186,19 +186,20 @@ impl Api {
                 self.add_tasks(group_name(group)?, tasks::parse_tasks(&request.body)?, by)
             }
             ("GET", ["v1", "groups", group, "executors"]) => {
-                self.ask(self.all_tasks(group_name(group)?, request)?, by)
+                self.ask(self.tasks(group, None, request)?, by)
             }
             ("GET", ["v1", "groups", group, "executors", key]) => {
-                let key = Some(tasks::parse_key(key)?);
-                self.ask_one(group, GroupCommand::ShowTasks { key }, by)
+                self.ask_one(self.tasks(group, Some(tasks::parse_key(key)?), request)?, by)
             }
             ("POST", ["v1", "groups", group, "executors", key]) => {
                 let key = tasks::parse_key(key)?;
-                self.ask_one(group, GroupCommand::RetryTask { key }, by)
+                let retry = GroupCommand::RetryTask { key };
+                self.ask_one(Command::Group(group_name(group)?, retry), by)
             }
             ("DELETE", ["v1", "groups", group, "executors", key]) => {
                 let key = tasks::parse_key(key)?;
-                self.ask_one(group, GroupCommand::CancelTask { key }, by)
+                let cancel = GroupCommand::CancelTask { key };
+                self.ask_one(Command::Group(group_name(group)?, cancel), by)
             }
             ("GET", ["v1", "groups", group, "executors", key, "output"]) => {
                 view::output(&self.subject, &group_name(group)?, &tasks::parse_key(key)?)
@@ -261,10 +262,17 @@ impl Api {
         Ok(flag(request, "observe")? || self.door.right(request) == Some(Right::Read))
     }
 
-    fn all_tasks(&self, group: GroupName, request: &Request) -> Result<Command, Answer> {
+    /// Asks for one task of this group, or for all.
+    fn tasks(
+        &self,
+        group: &str,
+        key: Option<Arc<str>>,
+        request: &Request,
+    ) -> Result<Command, Answer> {
+        let group = group_name(group)?;
         Ok(match self.observes(request)? {
-            true => Command::ViewTasks(group),
-            false => Command::Group(group, GroupCommand::ShowTasks { key: None }),
+            true => Command::ViewTasks { group, key },
+            false => Command::Group(group, GroupCommand::ShowTasks { key }),
         })
     }
 
@@ -291,8 +299,7 @@ impl Api {
     }
 
     /// Asks about one task.
-    fn ask_one(&self, group: &str, command: GroupCommand, by: Caller) -> Result<Answer, Answer> {
-        let command = Command::Group(group_name(group)?, command);
+    fn ask_one(&self, command: Command, by: Caller) -> Result<Answer, Answer> {
         let reply = self.subject.core.ask(command, Some(by))?;
         let Reply::Tasks(statuses) = reply else { return self.reply(reply, 0) };
         let status = statuses.first().ok_or_else(no_such_task)?;

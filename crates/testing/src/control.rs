@@ -126,12 +126,13 @@ impl RunHandle for FakeCore {
                 _,
                 GroupCommand::CancelTask { key, .. } | GroupCommand::RetryTask { key },
             )
-            | Command::Group(_, GroupCommand::ShowTasks { key: Some(key), .. }) => match &*key {
+            | Command::Group(_, GroupCommand::ShowTasks { key: Some(key), .. })
+            | Command::ViewTasks { key: Some(key), .. } => match &*key {
                 "a" => Reply::Tasks(vec![waiting("a")]),
                 _ => Reply::UnknownTask,
             },
             Command::TaskSecretKeys => Reply::TaskSecretKeys(self.needed.lock().unwrap().clone()),
-            Command::ViewTasks(_) => Reply::Tasks(vec![waiting("a")]),
+            Command::ViewTasks { key: None, .. } => Reply::Tasks(vec![waiting("a")]),
             Command::Status | Command::View => {
                 Reply::Status(self.status.get_or_init(sample_status).clone().into())
             }

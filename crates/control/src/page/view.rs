@@ -46,7 +46,7 @@ pub(crate) fn tasks(subject: &ServedRun, path: &str, asks: bool) -> Result<Answe
     let segments: Vec<&str> = path.split('/').collect();
     match segments.as_slice() {
         ["", "v1", "groups", group, "executors"] => {
-            let view = Command::ViewTasks((*group).into());
+            let view = Command::ViewTasks { group: (*group).into(), key: None };
             let Reply::Tasks(tasks) = subject.core.ask(view, None)? else {
                 return Err(Answer::error(404, "there is no such group", Some("group")));
             };

@@ -171,12 +171,14 @@ fn the_token_that_reads_changes_nothing() {
             assert_eq!(ask(is_tcp, "reads", "PATCH", &at), 403, "{path} {is_tcp}");
         }
         core.asked.lock().unwrap().clear();
-        assert_eq!(ask(is_tcp, "reads", "GET", "/v1/groups/g/executors"), 200);
-        for path in ["/v1/status", "/v1/executors"] {
+        for path in
+            ["/v1/groups/g/executors", "/v1/groups/g/executors/a", "/v1/status", "/v1/executors"]
+        {
             assert_eq!(ask(is_tcp, "reads", "GET", path), 200);
         }
         let asked = std::mem::take(&mut *core.asked.lock().unwrap());
-        let looks = [Command::ViewTasks("g".into()), Command::View, Command::View];
+        let tasks = |key| Command::ViewTasks { group: "g".into(), key };
+        let looks = [tasks(None), tasks(Some("a".into())), Command::View, Command::View];
         assert_eq!(asked, looks, "no sign of life of the driver");
         let by = core.caller.lock().unwrap().unwrap();
         let me = Some(rustix::process::geteuid().as_raw());

@@ -149,7 +149,7 @@ fn the_page_on_its_own_listener_only_reads() {
     }
     assert_eq!(code("POST /v1/executors/kill", "host: localhost\r\ncontent-length: 2\r\n"), 413);
     // A page that somebody left open is no sign of life of the driver.
-    let tasks = Command::ViewTasks("default".into());
+    let tasks = Command::ViewTasks { group: "default".into(), key: None };
     let asked = page.core.asked.lock().unwrap();
     assert!(asked.contains(&tasks), "{asked:?}");
     assert!(asked.iter().all(|command| [&Command::View, &tasks].contains(&command)), "{asked:?}");

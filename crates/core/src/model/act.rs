@@ -84,7 +84,7 @@ impl Act {
             | Command::Status
             | Command::TaskSecretKeys
             | Command::View
-            | Command::ViewTasks(_) => return None,
+            | Command::ViewTasks { .. } => return None,
             Command::Group(group, command) => {
                 let (call, message) = match command {
                     GroupCommand::AddTasks { tasks } => (

@@ -79,8 +79,11 @@ pub enum Command {
     TaskSecretKeys,
     /// The status for somebody who looks on: not a sign of life of the driver.
     View,
-    /// The tasks of this group for somebody who looks on.
-    ViewTasks(GroupName),
+    /// The tasks of this group, or one of them, for somebody who looks on.
+    ViewTasks {
+        group: GroupName,
+        key: Option<Arc<str>>,
+    },
 }
 
 impl Command {
@@ -97,7 +100,7 @@ impl Command {
             | Self::Status
             | Self::TaskSecretKeys
             | Self::View
-            | Self::ViewTasks(_) => false,
+            | Self::ViewTasks { .. } => false,
         }
     }
 }

@@ -29,7 +29,7 @@ impl Reconciler {
 
     /// Executes one call and returns its reply. The next turn acts on the new targets.
     pub fn command(&mut self, command: Command, now: Millis) -> Reply {
-        if !matches!(command, Command::TaskSecretKeys | Command::View | Command::ViewTasks(_)) {
+        if !matches!(command, Command::TaskSecretKeys | Command::View | Command::ViewTasks { .. }) {
             self.on_driver_call(now);
         }
         if self.end.is_stopping() && command.is_recorded() {
@@ -63,7 +63,7 @@ impl Reconciler {
             }
             Command::TaskSecretKeys => Reply::TaskSecretKeys(self.task_secret_keys()),
             Command::Status | Command::View => Reply::Status(self.status().into()),
-            Command::ViewTasks(group) => self.show_tasks(&group, None),
+            Command::ViewTasks { group, key } => self.show_tasks(&group, key.as_deref()),
         }
     }
 

@@ -88,7 +88,7 @@ fn what_changes_nothing_is_no_act() {
         Command::DriverReady,
         Command::Status,
         Command::View,
-        Command::ViewTasks("g".into()),
+        Command::ViewTasks { group: "g".into(), key: None },
     ] {
         run.call_by(command.clone(), BY);
         assert_eq!(acts(&mut run), [], "{command:?}");

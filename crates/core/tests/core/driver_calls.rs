@@ -467,7 +467,9 @@ fn a_driver_without_a_call_is_lost() {
     run.wait(30_000);
     // Somebody has left a page open.
     run.call(Command::View);
-    run.call(Command::ViewTasks("g".into()));
+    for key in [None, Some("t".into())] {
+        run.call(Command::ViewTasks { group: "g".into(), key });
+    }
     run.wait(29_999);
     assert_eq!(verdict(&mut run), None);
     run.wait(1);
