@@ -5,13 +5,16 @@ use std::io::{self, BufRead, BufReader, Read};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use jiff::Timestamp;
 use rustls::ClientConfig;
 use ureq::http::header::{CONTENT_TYPE, HeaderMap, RETRY_AFTER};
 use ureq::{Agent, Body, BodyReader, Timeout, http};
 
 use super::agent::{OUTPUT_BYTES, stream_agent};
+use super::date;
 use crate::config::Cluster;
 use posse_base::sync::lock;
+use posse_wire::time::http_date_ms;
 
 /// How long the server may take to send the headers of a stream, if nothing holds it up.
 pub const STREAM_HEAD_TIMEOUT: Duration = Duration::from_secs(30);
@@ -128,9 +131,17 @@ impl StreamHandle {
     }
 }
 
+/// A number of seconds, or a date (RFC 9110, section 10.2.3), which is compared with the clock of who sent it. A date that
+/// is over means now.
 pub(super) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
-    let seconds = headers.get(RETRY_AFTER)?.to_str().ok()?;
-    seconds.trim().parse().ok().map(Duration::from_secs)
+    let after = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
+    if let Ok(seconds) = after.parse() {
+        return Some(Duration::from_secs(seconds));
+    }
+    let at = http_date_ms(after)?;
+    let sent = date(headers).and_then(|text| http_date_ms(&text));
+    let now = sent.unwrap_or_else(|| Timestamp::now().as_millisecond());
+    Some(Duration::from_millis(u64::try_from(at.saturating_sub(now)).unwrap_or(0)))
 }
 
 pub(super) fn is_json(headers: &HeaderMap) -> bool {

@@ -15,6 +15,8 @@ use rustix::net::{AddressFamily, SocketType, bind, getsockname, socket};
 use rustls::SupportedProtocolVersion;
 use rustls::version::{TLS12, TLS13};
 
+use ureq::http::header::RETRY_AFTER;
+
 use super::agent::POOLED_MAX;
 use super::*;
 use crate::config::{
@@ -421,4 +423,27 @@ fn a_write_has_a_latest_time() {
     let error = limited(Duration::from_millis(100)).call(&request(Method::Delete, "/stall"));
     assert!(matches!(error, Err(TransportError::Unknown(_))), "{error:?}");
     assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+}
+
+#[test]
+fn a_retry_after_is_a_number_of_seconds_or_a_date() {
+    const NOW: &str = "Thu, 01 Jan 2026 00:00:00 GMT";
+    for (after, date, want_s) in [
+        ("7", NOW, Some(7)),
+        ("Thu, 01 Jan 2026 00:00:08 GMT", NOW, Some(8)),
+        // It is over.
+        ("Wed, 31 Dec 2025 23:59:00 GMT", NOW, Some(0)),
+        // By our own clock.
+        ("Thu, 01 Jan 1970 00:00:08 GMT", "", Some(0)),
+        ("Thu, 01 Jan 1970 00:00:08 GMT", "now", Some(0)),
+        ("-7", NOW, None),
+        ("soon", NOW, None),
+    ] {
+        let mut headers = HeaderMap::new();
+        headers.insert(RETRY_AFTER, after.parse().unwrap());
+        headers.insert(DATE, date.parse().unwrap());
+        let want = want_s.map(Duration::from_secs);
+        assert_eq!(retry_after(&headers), want, "{after} {date}");
+    }
+    assert_eq!(retry_after(&HeaderMap::new()), None);
 }
