@@ -78,7 +78,7 @@ impl Reconciler {
                     let conflict = || self.target_conflict(&name, target, change.max);
                     self.scaled_by_command(&name).or_else(conflict)
                 });
-                refusal.unwrap_or_else(|| self.put_group(name, change, now))
+                refusal.unwrap_or_else(|| self.put_group(name, change, false, now))
             }
             GroupCommand::RetryTask { key } => self.retry_task(&name, &key),
             GroupCommand::SetTarget { target } => {

@@ -22,63 +22,31 @@ const GROUPS_MAX: usize = 1_000;
 
 impl Reconciler {
     /// Creates or changes a group; its executors stay as they are. A group that is being deleted is
-    /// created again beside its old executors.
-    pub(super) fn put_group(&mut self, name: GroupName, change: GroupChange, now: Millis) -> Reply {
-        let GroupChange { pod, target, min, max, scale_down, replace, slots, .. } = change;
-        let GroupChange { on_loss, restart, completions, decommission, call, .. } = change;
+    /// created again beside its old executors. `is_restored`: the change is what several calls have said.
+    pub(super) fn put_group(
+        &mut self,
+        name: GroupName,
+        change: GroupChange,
+        is_restored: bool,
+        now: Millis,
+    ) -> Reply {
         let before = self.executors.groups().get(&name).filter(|group| !group.is_removed);
-        let old = before.map_or_else(|| GroupSpec::bare(name.clone()), |group| group.spec.clone());
         if before.is_none() && self.executors.groups().len() >= GROUPS_MAX {
             return too_many_groups();
         }
-        if old.together == Together::Queue {
-            let what = "has `queue_group: true`, so its queue has admitted its pods as they are: change \
-                        the file, or delete the group and put another one";
-            return Reply::Refused { what: what.to_owned(), field: "group" };
-        }
-        let is_new_pod = old.pod.as_ref() != Some(&pod);
-        let min = min.unwrap_or(old.min);
-        let max = max.or(old.max);
-        if max.is_some_and(|max| max < min) {
-            let what = format!("is below min, which is {min}");
-            return Reply::Refused { what, field: "max" };
-        }
-        let restart = restart.unwrap_or(old.restart);
-        let n_completed = before.map_or(0, |group| group.work.n_completed());
+        let old = before.map_or_else(|| GroupSpec::bare(name.clone()), |group| group.spec.clone());
+        let is_new_pod = old.pod.as_ref() != Some(&change.pod);
         let old_target = before.map_or(0, Group::target);
-        if let Some(n) = completions {
-            let rule = completions_error(n, restart).map(str::to_owned);
-            let is_below = || format!("is below {n_completed}, which have completed");
-            if let Some(what) = rule.or_else(|| (n < n_completed).then(is_below)) {
-                return Reply::Refused { what, field: "completions" };
-            }
-        }
         let had_stable_slots = old.has_stable_slots();
-        let spec = GroupSpec {
-            restart,
-            completions: completions.or(old.completions).filter(|_| restart != Restart::Always),
-            target: target.unwrap_or(old.target).max(min).min(max.unwrap_or(u32::MAX)),
-            min,
-            max,
-            scale_down: scale_down.unwrap_or(old.scale_down),
-            replace: replace.unwrap_or(old.replace),
-            slots: slots.unwrap_or(old.slots),
-            on_loss: on_loss.unwrap_or(old.on_loss),
-            // From now on the group comes from the call, not from the file.
-            from_file: false,
-            decommission: decommission.or(old.decommission),
-            pod: Some(pod),
-            name: name.clone(),
-            ..old
+        let (call, is_target_given) = (change.call.clone(), change.target.is_some());
+        let spec = match changed(before, old, change, is_restored) {
+            Ok(spec) => spec,
+            Err((field, what)) => return Reply::Refused { what, field },
         };
-        let conflict = spec.conflict(replace, slots).or_else(|| tasks_conflict(before, &spec));
-        if let Some((field, what)) = conflict {
-            return Reply::Refused { what, field };
-        }
         let group = self.put_spec(spec, is_new_pod);
         group.note_call(call);
         let was_found = !std::mem::replace(&mut group.is_known, true);
-        group.is_target_set |= target.is_some();
+        group.is_target_set |= is_target_given;
         let target = group.target();
         group.on_target_raised(target.saturating_sub(old_target));
         if group.spec.has_stable_slots() != had_stable_slots {
@@ -200,6 +168,62 @@ impl Reconciler {
             return;
         }
         self.delete_pod_of(id, now);
+    }
+}
+
+/// The settings of a group after this change, or the field that is refused, and why.
+fn changed(
+    before: Option<&Group>,
+    old: GroupSpec,
+    change: GroupChange,
+    is_restored: bool,
+) -> Result<GroupSpec, (&'static str, String)> {
+    let GroupChange { pod, target, min, max, scale_down, replace, slots, .. } = change;
+    let GroupChange { on_loss, restart, completions, decommission, .. } = change;
+    if old.together == Together::Queue {
+        let what = "has `queue_group: true`, so its queue has admitted its pods as they are: change \
+                    the file, or delete the group and put another one";
+        return Err(("group", what.to_owned()));
+    }
+    let max = max.or(old.max);
+    let min = match min.unwrap_or(old.min) {
+        // Work that had ended had lowered it.
+        min if is_restored => min.min(max.unwrap_or(u32::MAX)),
+        min => min,
+    };
+    if max.is_some_and(|max| max < min) {
+        return Err(("max", format!("is below min, which is {min}")));
+    }
+    let restart = restart.unwrap_or(old.restart);
+    let n_completed = before.map_or(0, |group| group.work.n_completed());
+    if let Some(n) = completions {
+        let rule = completions_error(n, restart).map(str::to_owned);
+        let is_below = || format!("is below {n_completed}, which have completed");
+        if let Some(what) = rule.or_else(|| (n < n_completed).then(is_below)) {
+            return Err(("completions", what));
+        }
+    }
+    let spec = GroupSpec {
+        restart,
+        completions: completions.or(old.completions).filter(|_| restart != Restart::Always),
+        target: target.unwrap_or(old.target).max(min).min(max.unwrap_or(u32::MAX)),
+        min,
+        max,
+        scale_down: scale_down.unwrap_or(old.scale_down),
+        replace: replace.unwrap_or(old.replace),
+        slots: slots.unwrap_or(old.slots),
+        on_loss: on_loss.unwrap_or(old.on_loss),
+        // From now on the group comes from the call, not from the file.
+        from_file: false,
+        decommission: decommission.or(old.decommission),
+        pod: Some(pod),
+        ..old
+    };
+    // Two calls may have said what one alone cannot say.
+    let (replace, slots) = if is_restored { (None, None) } else { (replace, slots) };
+    match spec.conflict(replace, slots).or_else(|| tasks_conflict(before, &spec)) {
+        Some(refusal) => Err(refusal),
+        None => Ok(spec),
     }
 }
 

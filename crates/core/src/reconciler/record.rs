@@ -213,7 +213,7 @@ impl Reconciler {
     /// Takes over what calls have said about a group to an earlier process. Called before `restore`.
     pub fn restore_group(&mut self, name: GroupName, change: GroupChange, now: Millis) -> Reply {
         debug_assert!(!self.had_first_list(), "the record is restored first");
-        self.put_group(name, change, now)
+        self.put_group(name, change, true, now)
     }
 
     /// Takes over the rest of what an earlier process has recorded. Called before the first input.

@@ -105,7 +105,9 @@ impl Group {
     /// A call has said this about the group, and is in force. The target has a fact of its own.
     pub(crate) fn note_call(&mut self, call: CallFields) {
         // These belong to the template of the same call.
-        self.calls.retain(|field, _| !matches!(&**field, "beside" | "volumes_per_slot"));
+        let is_of_template =
+            |field: &str| matches!(field, "beside" | "container" | "volumes_per_slot");
+        self.calls.retain(|field, _| !is_of_template(field));
         self.calls.extend(call);
         let has_completions = self.spec.completions.is_some();
         self.calls.retain(|field, _| {

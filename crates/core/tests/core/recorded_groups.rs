@@ -8,12 +8,14 @@ use super::tasks::{creates, group, say, settle, task};
 use crate::core_run::{Run, end_with, spec};
 use posse_base::time::Millis;
 use posse_core::model::action::Action;
-use posse_core::model::command::{GroupChange, GroupCommand};
+use posse_core::model::command::{GroupChange, GroupCommand, Reply};
 use posse_core::model::fact::{Fact, Knowledge, Target, Topic};
 use posse_core::model::ids::{ExecutorId, GroupName, Uid};
 use posse_core::model::input::Input;
 use posse_core::model::pod_text::PodText;
-use posse_core::model::settings::{GroupSpec, Policy, Restart};
+use posse_core::model::settings::{
+    GroupSpec, OnLoss, Policy, Replace, Restart, ScaleDown, SlotPolicy,
+};
 use posse_core::state::life::Life;
 
 #[test]
@@ -42,10 +44,8 @@ fn a_group_of_calls_is_there_again_as_all_of_them_made_it() {
     };
     let mut run = Run::new(recorded(), vec![spec("g", 0)]);
     // The template's parts go with it, and a target is a fact of its own.
-    call(
-        &mut run,
-        put(&[("template", "1"), ("max", "3"), ("volumes_per_slot", "[]"), ("beside", "{}")]),
-    );
+    let parts = [("container", "\"b\""), ("volumes_per_slot", "[]"), ("beside", "{}")];
+    call(&mut run, put(&[&parts[..], &[("template", "1"), ("max", "3")]].concat()));
     call(&mut run, put(&[("template", "2"), ("target", "0"), ("completions", "4")]));
     let topic = Topic::Group(GroupName::from("g"));
     let want = Knowledge::Group([field("max", "3"), field("template", "2")].into());
@@ -54,6 +54,84 @@ fn a_group_of_calls_is_there_again_as_all_of_them_made_it() {
     let mut run = Run::new(Policy { outlives_driver: false, ..recorded() }, vec![spec("g", 0)]);
     call(&mut run, put(&[("template", "1")]));
     assert_eq!(run.facts(), []);
+}
+
+type Field = (&'static str, &'static str, fn(&mut GroupChange));
+
+/// Fields of a PUT, as the record has them and as the core gets them.
+const FIELDS: [Field; 14] = [
+    ("target", "1", |change| change.target = Some(1)),
+    ("min", "2", |change| change.min = Some(2)),
+    ("max", "2", |change| change.max = Some(2)),
+    ("scale_down", "any", |change| change.scale_down = Some(ScaleDown::Any)),
+    ("scale_down", "pending", |change| change.scale_down = Some(ScaleDown::Pending)),
+    ("replace", "terminating", |change| change.replace = Some(Replace::Terminating)),
+    ("replace", "gone", |change| change.replace = Some(Replace::Gone)),
+    ("slots", "lowest", |change| change.slots = Some(SlotPolicy::Lowest)),
+    ("slots", "stable", |change| change.slots = Some(SlotPolicy::Stable)),
+    ("on_loss", "executor", |change| change.on_loss = Some(OnLoss::Executor)),
+    ("on_loss", "group", |change| change.on_loss = Some(OnLoss::Group)),
+    ("restart", "always", |change| change.restart = Some(Restart::Always)),
+    ("restart", "on-failure", |change| change.restart = Some(Restart::OnFailure)),
+    ("completions", "4", |change| change.completions = Some(4)),
+];
+
+/// What the record has of calls, as one of them.
+fn change_of(run: &Run) -> GroupChange {
+    let mut change = GroupChange::default();
+    if let Some(Knowledge::Group(call)) = run.record.get(&Topic::Group(GroupName::from("g"))) {
+        for (name, text, set) in FIELDS {
+            if call.get(name).is_some_and(|known| **known == *text) {
+                set(&mut change);
+            }
+        }
+    }
+    change
+}
+
+/// What one call cannot say, several of them can.
+#[test]
+fn each_group_that_calls_have_made_comes_out_of_the_record_as_it_went_in() {
+    let spec_of = |run: &Run| run.core.executors().groups()[&GroupName::from("g")].spec.clone();
+    let check = |run: &Run, of_file: &GroupSpec, what: &str| {
+        let mut again = Run::unlisted(recorded(), vec![of_file.clone()]);
+        let reply = again.core.restore_group(GroupName::from("g"), change_of(run), Millis(0));
+        assert!(matches!(reply, Reply::Target(_)), "{what}: {reply:?}");
+        again.core.restore(run.facts(), Millis(0));
+        assert_eq!(spec_of(&again), spec_of(run), "{what}");
+    };
+    let put = |run: &Run, (name, text, set): Field| {
+        let mut change =
+            GroupChange { call: [(name.into(), text.into())].into(), ..GroupChange::default() };
+        set(&mut change);
+        let mut run = run.clone();
+        matches!(call(&mut run, GroupCommand::Put { change }), Reply::Target(_)).then_some(run)
+    };
+    let slow_to_replace = GroupSpec { replace: Replace::Gone, ..spec("g", 1) };
+    let mut n_checked = 0;
+    for of_file in [spec("h", 0), spec("g", 0), slow_to_replace] {
+        let start = Run::new(recorded(), vec![of_file.clone()]);
+        for first in FIELDS {
+            let Some(run) = put(&start, first) else { continue };
+            for second in FIELDS {
+                let Some(run) = put(&run, second) else { continue };
+                for third in FIELDS {
+                    let Some(run) = put(&run, third) else { continue };
+                    let what =
+                        [first, second, third].map(|(name, text, _)| format!("{name}: {text}"));
+                    check(&run, &of_file, &what.join(", "));
+                    n_checked += 1;
+                }
+            }
+        }
+    }
+    assert!(n_checked > 1_000, "{n_checked} are enough");
+    // Work that has ended has lowered `min`.
+    let of_file = GroupSpec { restart: Restart::OnFailure, min: 3, ..spec("g", 3) };
+    let mut run = Run::with_running(recorded(), vec![of_file.clone()]);
+    run.watch(&[1], end_with(0));
+    let run = put(&run, FIELDS[2]).expect("no more than two are wanted");
+    check(&run, &of_file, "min of the file, then max");
 }
 
 #[test]

@@ -185,7 +185,8 @@ pub fn parse_put_group(body: &[u8]) -> Result<PutGroup, CallError> {
 
 fn call_fields(fields: &Map<String, Value>, template: &Value) -> CallFields {
     let fields = fields.iter().map(|(name, value)| (name.as_str(), value));
-    let all = fields.chain([(TEMPLATE, template)]);
+    // Null would hide what an earlier call has said.
+    let all = fields.filter(|(_, value)| !value.is_null()).chain([(TEMPLATE, template)]);
     all.map(|(name, value)| (name.into(), value.to_string().into())).collect()
 }
 
@@ -552,6 +553,8 @@ mod tests {
         };
         let mut group = read(parse_put_group(body.as_bytes()));
         assert!(read(parse_put_fields(&group.change.call)) == group);
+        let is_absent = |text: &Arc<str>| **text == *"null";
+        assert!(!group.change.call.values().any(is_absent), "what a call does not say stays");
         group.change.call.clear();
         group
     }
