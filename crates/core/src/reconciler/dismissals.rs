@@ -25,7 +25,13 @@ impl Reconciler {
 
     pub(super) fn dismiss(&mut self, name: &GroupName, ids: Range<u64>) {
         if !ids.is_empty() {
-            self.executors.dismissed.entry(name.clone()).or_default().insert_all(ids);
+            let known = self.executors.dismissed.entry(name.clone()).or_default();
+            // It is gone, and was the highest one until now.
+            let last = known.last().filter(|&last| last < ids.end - 1);
+            if let Some(last) = last.filter(|&last| self.ours.is_retired(ExecutorId(last))) {
+                known.remove(last);
+            }
+            known.insert_all(ids);
             self.note_fact(Topic::Dismissed(name.clone()));
         }
     }
@@ -44,6 +50,18 @@ impl Reconciler {
             let (first, last) = range.into_inner();
             self.dismiss(name, first..last.saturating_add(1));
         }
+    }
+
+    /// An executor of the group is gone. While others of the dismissed ones are left, the record names the highest of their
+    /// ids, so that nobody gets it again. It names a deleted group as a whole, because its executors end in any order.
+    pub(super) fn forget_dismissed_one(&mut self, id: ExecutorId, name: &GroupName) {
+        let is_removed = self.executors.groups().get(name).is_none_or(|group| group.is_removed);
+        let ids = self.executors.dismissed.get_mut(name).filter(|_| !is_removed);
+        let is_less = ids.is_some_and(|ids| ids.last() != Some(id.0) && ids.remove(id.0));
+        if is_less && self.has_record() {
+            self.unrecorded.note_later(Topic::Dismissed(name.clone()));
+        }
+        self.forget_dismissed(name);
     }
 
     /// Forgets the dismissed executors of a group if all of them are gone.

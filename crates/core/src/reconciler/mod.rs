@@ -402,7 +402,7 @@ impl Reconciler {
             self.ours.retire(id);
             self.driver_reports.forget(id);
         }
-        group.iter().for_each(|name| self.forget_dismissed(name));
+        group.iter().for_each(|name| self.forget_dismissed_one(id, name));
     }
 
     /// After a resourceVersion rollback the watcher must LIST again, and what was written may have

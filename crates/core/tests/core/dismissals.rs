@@ -9,10 +9,10 @@ use posse_base::time::Millis;
 use posse_core::model::action::Action;
 use posse_core::model::command::{AfterKill, Command, GroupChange, GroupCommand, Reply};
 use posse_core::model::event::DeleteCause;
-use posse_core::model::fact::Topic;
+use posse_core::model::fact::{Knowledge, Topic};
 use posse_core::model::ids::{ExecutorId, GroupName};
 use posse_core::model::pod::{Draining, Pod};
-use posse_core::model::settings::{GroupSpec, Policy, RecordUse, Restart};
+use posse_core::model::settings::{Decommission, GroupSpec, Policy, RecordUse, Restart};
 use posse_core::model::task::{Task, TaskRun};
 use posse_core::reconciler::InstanceIdentity;
 
@@ -185,6 +185,40 @@ fn who_was_killed_for_good_is_the_one_that_ends() {
         assert_eq!(ended(&mut run) == ["u1"], is_ended, "{after:?}");
         assert_eq!(run.group("g").running, if is_ended { 2 } else { 3 }, "{after:?}");
     }
+}
+
+fn kill(id: u64, after: AfterKill, force: bool) -> Command {
+    let executors = [ExecutorId(id)].into();
+    Command::Kill { executors, after, force, is_silent: false, reason: None }
+}
+
+/// A driver may scale by kills for as long as one of them drains.
+#[test]
+fn killed_executors_that_are_gone_are_forgotten_beside_one_that_drains() {
+    let decommission = Some(Decommission { after_ms: 3_600_000, label: None, by_term: false });
+    let group = GroupSpec { decommission, ..spec("g", 3) };
+    let mut run = Run::with_running(recorded(), vec![group]);
+    run.call(kill(1, AfterKill::Lower, false));
+    run.target("g", 2);
+    let topic = Topic::Dismissed(GroupName::from("g"));
+    for id in (2..40).step_by(2) {
+        // Between two that are gone for good is one that was replaced. Two such pairs go together.
+        for (id, after) in [(id, AfterKill::Replace), (id + 1, AfterKill::Lower)] {
+            run.call(kill(id, after, true));
+        }
+        if id % 4 == 0 {
+            run.gone(&[id - 2, id - 1, id, id + 1]);
+        }
+        run.target("g", 2);
+        let created: Vec<u64> = creates(&mut run).into_iter().map(|(id, ..)| id).collect();
+        run.start(&created);
+        let Some(Knowledge::Dismissed(ids)) = run.record.get(&topic) else { panic!("{id}") };
+        assert!(ids.first() == Some(&(1..=1)) && ids.len() <= 3, "{id}: {ids:?}");
+        let last = ids.last().map(|ids| *ids.end());
+        assert_eq!(last, Some(id + 1), "nobody else gets the highest id");
+    }
+    run.gone(&[1, 38, 39]);
+    assert!(!is_remembered(&run));
 }
 
 /// Their Lease was deleted, so nothing else tells which ids were used.
