@@ -200,4 +200,24 @@ impl Reply {
             | Self::UnknownTask => false,
         }
     }
+
+    /// It tells what was done or what is there, and not what is wrong with the call.
+    pub fn tells_of_run(&self) -> bool {
+        match self {
+            Self::Done
+            | Self::Killed { .. }
+            | Self::Noted { .. }
+            | Self::Status(_)
+            | Self::Tasks(_)
+            | Self::TaskSecretKeys(_)
+            | Self::Target(_)
+            | Self::UnknownExecutor
+            | Self::UnknownGroup
+            | Self::UnknownTask => true,
+            Self::NotRecorded { .. }
+            | Self::Refused { .. }
+            | Self::TaskDiffers { .. }
+            | Self::TooMany { .. } => false,
+        }
+    }
 }

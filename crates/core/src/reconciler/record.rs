@@ -29,6 +29,13 @@ impl Reconciler {
         (self.unrecorded.n_changes(), self.unrecorded.n_recorded())
     }
 
+    /// The change that the record must have before a recorded call gets this reply. A call that changes nothing may be the
+    /// repetition of one that did.
+    pub fn awaited_change(&self, reply: &Reply) -> Option<u64> {
+        let (n_changes, n_recorded) = self.recorded();
+        (reply.tells_of_run() && n_changes > n_recorded).then_some(n_changes)
+    }
+
     /// Something about this topic has changed. What a stop does to the run changes nothing of what is left to do.
     pub(super) fn note_fact(&mut self, topic: Topic) {
         if !self.end.is_stopping() {

@@ -221,6 +221,42 @@ fn killed_executors_that_are_gone_are_forgotten_beside_one_that_drains() {
     assert!(!is_remembered(&run));
 }
 
+/// Who was told to repeat a call is told that it is done when the next process knows of it.
+#[test]
+fn a_repeated_call_waits_for_the_record_as_the_first_one_does() {
+    let cancel = GroupCommand::CancelTask { key: "a".into() };
+    let of_group = |command| Command::Group(GroupName::from("g"), command);
+    let calls: [&[Command]; 3] = [
+        &[kill(2, AfterKill::Lower, true)],
+        &[of_group(GroupCommand::Delete)],
+        // The task is gone with its group.
+        &[of_group(GroupCommand::Delete), of_group(put(0, None)), of_group(cancel)],
+    ];
+    for calls in calls {
+        let mut run = Run::with_running(recorded(), vec![spec("h", 0)]);
+        run.call(of_group(put(2, None)));
+        say(&mut run, &[task("a", 0)]);
+        let running = settle(&mut run).into_iter().map(|(id, ..)| id).collect::<Vec<u64>>();
+        assert_eq!(running, [1, 2, 3]);
+        run.is_record_broken = true;
+        for command in calls.iter().chain(calls.last()) {
+            assert!(command.is_recorded());
+            let reply = run.call(command.clone());
+            let change = run.core.awaited_change(&reply);
+            assert_eq!(change, Some(run.core.recorded().0), "{command:?}: {reply:?}");
+            let pods: Vec<u64> = run.pods.iter().map(|pod| pod.id.0).collect();
+            run.gone(&pods);
+        }
+        let change = GroupChange { completions: Some(0), ..GroupChange::default() };
+        let wrong = run.call(of_group(GroupCommand::Put { change }));
+        assert_eq!(run.core.awaited_change(&wrong), None, "{wrong:?}");
+        run.is_record_broken = false;
+        run.wait(31_000);
+        let reply = run.call(calls[0].clone());
+        assert_eq!(run.core.awaited_change(&reply), None, "{reply:?}");
+    }
+}
+
 /// Their Lease was deleted, so nothing else tells which ids were used.
 #[test]
 fn no_new_executor_gets_the_id_of_a_dismissed_one() {

@@ -288,9 +288,8 @@ impl<U: Upstream> Engine<'_, U> {
                 if let Reply::Status(status) = &mut answer {
                     status.driver = self.state.driver_status;
                 }
-                let (n_changes, n_recorded) = self.core.recorded();
-                if is_recorded && answer.has_effect() && n_changes > n_recorded {
-                    self.state.promises.hold(n_changes, answer, reply, now);
+                if is_recorded && let Some(change) = self.core.awaited_change(&answer) {
+                    self.state.promises.hold(change, answer, reply, now);
                 } else {
                     // The send fails if the caller has timed out.
                     let _ = reply.try_send(answer);
