@@ -140,6 +140,10 @@ impl Reconciler {
             }
             return;
         }
+        if group.tasks.forget_before(&run) {
+            self.executors.forget_ended_task(&name, &run.task.key);
+        }
+        let Some(group) = self.executors.group_mut(&name) else { return };
         let adopted = if is_record {
             group.tasks.adopt_record(&run, id, end.clone())
         } else {

@@ -168,6 +168,7 @@ impl Reconciler {
             let leaving = self.executor_of_ended(name, key);
             let group = self.executors.group_mut(name);
             let end = group.and_then(|group| group.tasks.reopen(key, leaving));
+            self.executors.forget_ended_task(name, key);
             self.note_task(name, &Arc::from(key));
             if let Some(Some(end)) = end {
                 self.end_task(name, key, end);

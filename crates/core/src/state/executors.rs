@@ -414,6 +414,11 @@ impl Executors {
         forgotten
     }
 
+    /// This task is open again.
+    pub fn forget_ended_task(&mut self, name: &GroupName, key: &str) {
+        self.ended_tasks.forget(name, key);
+    }
+
     /// The group is deleted, and its tasks with it.
     pub fn forget_ended_tasks(&mut self, name: &GroupName) {
         self.ended_tasks.forget_group(name);

@@ -66,6 +66,14 @@ impl EndedTasks {
         Some((group, key))
     }
 
+    /// This task is open again. Its next end is the one that counts.
+    pub fn forget(&mut self, group: &GroupName, key: &str) {
+        let at = self.keys.iter().position(|(of, one, _)| &**one == key && of == group);
+        if let Some((.., n_bytes)) = at.and_then(|at| self.keys.remove(at)) {
+            self.n_bytes -= n_bytes;
+        }
+    }
+
     /// The group is deleted, and its tasks with it.
     pub fn forget_group(&mut self, name: &GroupName) {
         self.keys.retain(|(group, ..)| group != name);
@@ -104,7 +112,10 @@ mod tests {
         assert_eq!(push("a", 7, 10), Some("0".to_owned()));
         assert_eq!(push("b", 1, TASKS_BYTES_MAX), Some("1".to_owned()));
         assert_eq!(tasks.pop_beyond().map(|(_, key)| key.to_string()), Some("2".to_owned()));
-        tasks.forget_group(&GroupName::from("a"));
+        let (group, key) = (GroupName::from("a"), "9");
+        (0..2).for_each(|_| tasks.forget(&group, key));
+        assert_eq!(tasks.n_bytes, TASKS_BYTES_MAX + tasks.keys.len() * 10 - 10);
+        tasks.forget_group(&group);
         assert_eq!((tasks.keys.len(), tasks.n_bytes), (1, TASKS_BYTES_MAX));
         assert_eq!(tasks.pop_beyond(), None);
     }

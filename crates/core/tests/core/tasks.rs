@@ -367,14 +367,10 @@ fn the_number_of_open_and_of_remembered_tasks_is_limited() {
     assert!(what.contains("the maximum is 20000"), "{what}");
     assert!(matches!(say(&mut run, &all[..10]), Reply::Tasks(_)), "said again, it adds nothing");
     let cancel = |run: &mut Run, key: &Arc<str>| {
-        let (group, key) = (GroupName::from("g"), Arc::clone(key));
-        assert!(matches!(
-            run.core.command(
-                Command::Group(group, GroupCommand::CancelTask { key }),
-                posse_base::time::Millis(0)
-            ),
-            Reply::Tasks(_)
-        ));
+        let command = GroupCommand::CancelTask { key: Arc::clone(key) };
+        let command = Command::Group(GroupName::from("g"), command);
+        let reply = run.core.command(command, posse_base::time::Millis(0));
+        assert!(matches!(reply, Reply::Tasks(_)), "{reply:?}");
     };
     for task in &all {
         cancel(&mut run, &task.key);
@@ -384,6 +380,16 @@ fn the_number_of_open_and_of_remembered_tasks_is_limited() {
     assert_eq!(run.group("g").ended_tasks, ENDED_TASKS_MAX);
     let states = ["t0", "t1", "one-more"].map(|key| state(&mut run, key));
     assert_eq!(states, ["unknown", "cancelled", "cancelled"], "the oldest one is forgotten");
+    // Opened again and ended again, it is the newest.
+    let retry = GroupCommand::RetryTask { key: "t1".into() };
+    run.call(Command::Group(GroupName::from("g"), retry));
+    assert_eq!(run.group("g").ended_tasks, ENDED_TASKS_MAX - 1);
+    cancel(&mut run, &"t1".into());
+    assert_eq!(run.group("g").ended_tasks, ENDED_TASKS_MAX);
+    say(&mut run, &[task("two-more", 0)]);
+    cancel(&mut run, &"two-more".into());
+    let states = ["t1", "t2", "t3"].map(|key| state(&mut run, key));
+    assert_eq!(states, ["cancelled", "unknown", "cancelled"]);
 }
 
 #[test]

@@ -454,7 +454,6 @@ impl Tasks {
     /// A pod of an earlier process works or worked on this task. `is_live`: it has not ended.
     pub fn adopt(&mut self, run: &TaskRun, id: ExecutorId, is_live: bool) -> Adopted {
         let key = &run.task.key;
-        self.forget_before(run);
         // One that lives on beside what is known of the task is late, also if its attempt is over.
         let other = if is_live { Adopted::Second } else { Adopted::Known };
         if self.ended.contains_key(key) {
@@ -487,7 +486,6 @@ impl Tasks {
     /// The pod of an earlier process is the record of this task, whose end was reported.
     pub fn adopt_record(&mut self, run: &TaskRun, id: ExecutorId, end: TaskEnd) -> Adopted {
         let key = &run.task.key;
-        self.forget_before(run);
         match self.open.get_mut(key) {
             Some(open) if open.executor.is_none() && run.round >= open.round => {
                 self.ready.remove(open.place, &open.task);
@@ -506,14 +504,16 @@ impl Tasks {
         }
     }
 
-    /// A call has opened the task again after an end that is found first.
-    fn forget_before(&mut self, run: &TaskRun) {
+    /// Forgets an end that is found before the pod of this attempt if a call has opened the task again since. True if so.
+    pub fn forget_before(&mut self, run: &TaskRun) -> bool {
         let key = &run.task.key;
-        if self.ended.get(key).is_some_and(|ended| ended.round < run.round)
-            && let Some(ended) = self.remove_ended(key)
-        {
-            self.n_failed = self.n_failed.saturating_sub(ended.end.outcome.is_failure().into());
-        }
+        let ended = self.ended.get(key).filter(|ended| ended.round < run.round);
+        let Some(is_failure) = ended.map(|ended| ended.end.outcome.is_failure()) else {
+            return false;
+        };
+        self.remove_ended(key);
+        self.n_failed = self.n_failed.saturating_sub(is_failure.into());
+        true
     }
 }
 
