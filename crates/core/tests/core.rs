@@ -37,6 +37,7 @@ mod core {
     mod readiness;
     mod record;
     mod recorded_groups;
+    mod recorded_stops;
     mod replace_gone;
     mod restarts_in_place;
     mod retained_pods;

@@ -363,6 +363,15 @@ impl Shutdown {
             || matches!(self.verdict, Some(RunVerdict::TakenOver { .. }))
     }
 
+    /// The run ends well, as far as that is known before the stop (`ShutdownOutcome::has_done_all`).
+    fn is_over(&self) -> bool {
+        let has_ended_well = match &self.verdict {
+            None => self.driver_code == Some(0),
+            verdict => *verdict == Some(RunVerdict::AllEnded { n_given_up: 0 }),
+        };
+        has_ended_well && !self.is_signalled
+    }
+
     /// The outcome; none before the end.
     pub fn outcome(&self) -> Option<&ShutdownOutcome> {
         self.outcome.as_ref()
@@ -385,7 +394,8 @@ impl Shutdown {
         };
         let has_failed = self.driver_code.is_some_and(|code| code != 0 && !self.is_signalled)
             || self.verdict.as_ref().is_some_and(is_failure);
-        let order = StopOrder { keep: self.keeps_executors(), keep_failed: has_failed };
+        let keep = self.keeps_executors();
+        let order = StopOrder { keep, keep_failed: has_failed, is_over: self.is_over() };
         match self.startup.is_blind() {
             true => vec![ShutdownStep::AbandonStop(order)],
             false => vec![ShutdownStep::Stop(order)],
@@ -399,9 +409,10 @@ mod tests {
     use crate::model::event::{Budget, Exhaustion};
 
     const TRIES: (FailedPods, u32) = (FailedPods { n: 0, last_code: None, is_done: false }, 0);
-    const STOP: ShutdownStep = ShutdownStep::Stop(StopOrder { keep: false, keep_failed: false });
+    const STOP: ShutdownStep =
+        ShutdownStep::Stop(StopOrder { keep: false, keep_failed: false, is_over: false });
     const STOP_FAILED: ShutdownStep =
-        ShutdownStep::Stop(StopOrder { keep: false, keep_failed: true });
+        ShutdownStep::Stop(StopOrder { keep: false, keep_failed: true, is_over: false });
     const HURRY: ShutdownStep = ShutdownStep::HurryStop { keep: false };
     const FORCED_KILL: ShutdownStep = ShutdownStep::KillDriver { is_forced: true };
 
@@ -435,7 +446,8 @@ mod tests {
 
     #[test]
     fn a_signal_leaves_the_executors_of_a_job_that_goes_on() {
-        let keep = |keep| ShutdownStep::Stop(StopOrder { keep, keep_failed: false });
+        let keep =
+            |keep| ShutdownStep::Stop(StopOrder { keep, keep_failed: false, is_over: false });
         for goes_on in [true, false] {
             let mut shutdown = shutdown(false).of_job(TRIES);
             assert_eq!(
@@ -477,7 +489,7 @@ mod tests {
 
     #[test]
     fn a_driver_that_is_tried_again_finds_its_executors() {
-        let stop = |keep| ShutdownStep::Stop(StopOrder { keep, keep_failed: true });
+        let stop = |keep| ShutdownStep::Stop(StopOrder { keep, keep_failed: true, is_over: false });
         // The exit code of the driver's program, how many pods have failed before, and whether the Job goes on.
         for (code, n, goes_on, want) in [
             (1, 0, true, vec![stop(true)]),
@@ -516,7 +528,7 @@ mod tests {
         let mut shutdown = shutdown(true);
         assert_eq!(shutdown.on_driver_ended(0, Millis(7)), [STOP]);
         let mut shutdown = Shutdown { keep: true, ..self::shutdown(true) };
-        let stop = ShutdownStep::Stop(StopOrder { keep: true, keep_failed: true });
+        let stop = ShutdownStep::Stop(StopOrder { keep: true, keep_failed: true, is_over: false });
         assert_eq!(shutdown.on_driver_ended(3, Millis(7)), [stop]);
         shutdown.on_stopped(nothing_left(), false);
         assert_eq!(shutdown.outcome().expect("it is over").driver, Some(3));
@@ -593,7 +605,7 @@ mod tests {
 
     #[test]
     fn after_a_takeover_the_driver_ends_and_the_executors_stay() {
-        let keep = ShutdownStep::Stop(StopOrder { keep: true, keep_failed: true });
+        let keep = ShutdownStep::Stop(StopOrder { keep: true, keep_failed: true, is_over: false });
         let mut shutdown = shutdown(true);
         let verdict = RunVerdict::TakenOver { holder: "b".to_owned() };
         let orders = shutdown.on_verdict(verdict.clone(), Millis(0));
@@ -637,7 +649,7 @@ mod tests {
             else {
                 panic!("the first LIST is late");
             };
-            let order = StopOrder { keep: of_job, keep_failed: false };
+            let order = StopOrder { keep: of_job, keep_failed: false, is_over: false };
             let steps = shutdown.on_verdict(verdict, Millis(30_000));
             assert_eq!(steps, [ShutdownStep::AbandonStop(order)]);
             shutdown.on_stopped(nothing_left(), false);
@@ -694,7 +706,7 @@ mod tests {
 
     #[test]
     fn a_stop_that_sees_no_executors_waits_for_nothing() {
-        let order = StopOrder { keep: false, keep_failed: false };
+        let order = StopOrder { keep: false, keep_failed: false, is_over: false };
         let blind = [ShutdownStep::AbandonStop(order)];
         let starting =
             |is_new| Shutdown::new(Startup::new(false, is_new, Millis(0)), 15_000, false);

@@ -7,6 +7,8 @@ pub struct StopOrder {
     pub keep: bool,
     /// Leave retained failed pods, because the application failed.
     pub keep_failed: bool,
+    /// No other process goes on with the run.
+    pub is_over: bool,
 }
 
 /// A deleted pod that stays until somebody removes its finalizers.

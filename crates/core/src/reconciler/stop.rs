@@ -28,7 +28,9 @@ impl Reconciler {
             || self.ours.unresolved().next().is_some()
             || !self.errands.mutations.is_empty();
         let n_left = self.snapshot.n_ours();
-        self.end.begin_stop(Stop::new(order, self.policy.stop_timeout_ms, n_left, now));
+        // No watch may have told what has ended last, and the next process would begin it again.
+        let looks = self.has_record() && !order.is_over;
+        self.end.begin_stop(Stop::new(order, self.policy.stop_timeout_ms, looks, n_left, now));
         if !order.keep {
             self.give_up_records(now);
         }
@@ -70,7 +72,7 @@ impl Reconciler {
     /// Stops in a hurry: deletes all executors without a grace period, retained ones too. `keep`: they
     /// are left running.
     pub fn hurry_stop(&mut self, keep: bool, now: Millis) {
-        self.begin_stop(StopOrder { keep, keep_failed: false }, now);
+        self.begin_stop(StopOrder { keep, keep_failed: false, is_over: false }, now);
         if let Some(stop) = self.end.stop_mut() {
             stop.hurry(now);
         }

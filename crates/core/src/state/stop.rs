@@ -39,6 +39,8 @@ enum StopStep {
 pub struct Stop {
     order: StopOrder,
     step: StopStep,
+    /// Nothing is deleted before a LIST has shown what has ended. It is tried again until then.
+    look_until: Option<Millis>,
     grace_s: u32,
     deadline: Millis,
     /// In a hurry: the stop ends then, or when a delete of all executors is answered.
@@ -67,13 +69,16 @@ pub struct Stop {
 }
 
 impl Stop {
-    /// `timeout_ms`: the grace period of the executors. `n_left`: how many pods there are.
-    pub fn new(order: StopOrder, timeout_ms: u64, n_left: usize, now: Millis) -> Self {
+    /// `timeout_ms`: the grace period of the executors. `looks`: a LIST comes before the delete of all. `n_left`: how many
+    /// pods there are.
+    pub fn new(order: StopOrder, timeout_ms: u64, looks: bool, n_left: usize, now: Millis) -> Self {
+        let most_ms = timeout_ms.saturating_add(GONE_MARGIN_MS);
         Self {
             order,
-            step: StopStep::DeleteAllAt(now),
+            step: if looks { StopStep::ListAt(now) } else { StopStep::DeleteAllAt(now) },
+            look_until: looks.then(|| now.after(most_ms / 2)),
             grace_s: u32::try_from(timeout_ms.div_ceil(1_000)).unwrap_or(u32::MAX),
-            deadline: now.after(timeout_ms).after(GONE_MARGIN_MS),
+            deadline: now.after(most_ms),
             hurry_until: None,
             long_graces: BTreeSet::new(),
             patch_and_log_deadline: now.after(PATCH_AND_LOG_MS),
@@ -151,6 +156,18 @@ impl Stop {
         }
     }
 
+    fn begin_deletes(&mut self, at: Millis) {
+        (self.step, self.look_until) = (StopStep::DeleteAllAt(at), None);
+        self.patch_and_log_deadline = at.after(PATCH_AND_LOG_MS);
+    }
+
+    fn list_at(&mut self, at: Millis) {
+        match self.look_until {
+            Some(until) if until <= at => self.begin_deletes(at),
+            Some(_) | None => self.step = StopStep::ListAt(at),
+        }
+    }
+
     pub fn on_deleted_all(&mut self, answer: Result<(), Refusal>, now: Millis) {
         let delay_ms = answer.as_ref().map_or_else(Refusal::retry_delay_ms, |()| 0);
         let retry_ms = self.within(delay_ms.max(LIST_DELAY_MAX_MS / 2), now);
@@ -173,18 +190,23 @@ impl Stop {
     /// A LIST of the stop was answered. `is_applied`: it was valid (no resourceVersion rollback). When it was sent, if it
     /// was.
     pub fn on_listed(&mut self, is_applied: bool, now: Millis) -> Option<Millis> {
-        self.n_lists = self.n_lists.saturating_add(1);
-        self.is_list_new = true;
         let listed_at = Some(self.list_sent_at).filter(|_| is_applied);
         self.listed_at = listed_at.or(self.listed_at);
+        // A pod in the first look is not late: the delete of all comes next.
+        self.is_list_new = self.look_until.is_none();
+        if is_applied && !self.is_list_new {
+            self.begin_deletes(now);
+            return listed_at;
+        }
+        self.n_lists = self.n_lists.saturating_add(1);
         let delay = LIST_DELAY_INITIAL_MS << self.n_lists.min(5);
-        self.step = StopStep::ListAt(now.after(delay.min(LIST_DELAY_MAX_MS)));
+        self.list_at(now.after(delay.min(LIST_DELAY_MAX_MS)));
         listed_at
     }
 
     pub fn on_list_refused(&mut self, refusal: &Refusal, now: Millis) {
         let ms = self.within(refusal.retry_delay_ms().max(LIST_DELAY_MAX_MS / 2), now);
-        self.step = StopStep::ListAt(now.after(ms));
+        self.list_at(now.after(ms));
     }
 
     /// A LIST was answered since this was last asked.

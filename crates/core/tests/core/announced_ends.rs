@@ -117,7 +117,7 @@ fn the_ends_that_posse_asks_for_are_not_announced() {
         pod.draining = Some(Box::new(Draining { cause, until_unix_ms }));
         deleted(30)(pod);
     });
-    let order = StopOrder { keep: false, keep_failed: false };
+    let order = StopOrder { keep: false, keep_failed: false, is_over: false };
     run.core.begin_stop(order, posse_base::time::Millis(run.now));
     run.turn();
     run.watch(&[1], deleted(30));

@@ -422,7 +422,10 @@ fn a_stop_deletes_records_and_retains_the_last_failed_pods() {
         run.watch(&[1], end_with(0));
         run.failed(&[2, 3, 4, 5]);
         run.watch(&[2, 3, 4, 5], |pod| pod.counted = Some(7));
-        run.core.begin_stop(StopOrder { keep: false, keep_failed: true }, Millis(run.now));
+        run.core.begin_stop(
+            StopOrder { keep: false, keep_failed: true, is_over: false },
+            Millis(run.now),
+        );
         let names = run.core.remaining();
         assert_eq!(names.retained, ["app-x-exec-4", "app-x-exec-5"], "{restart:?}");
         assert!(names.remaining.contains(&"app-x-exec-1".to_owned()), "{names:?}");

@@ -77,7 +77,8 @@ fn unschedulable() -> Option<Box<StartProblem>> {
 #[test]
 fn a_turn_of_a_stop_visits_what_changed() {
     let mut run = running();
-    run.core.begin_stop(StopOrder { keep: false, keep_failed: true }, Millis(run.now));
+    run.core
+        .begin_stop(StopOrder { keep: false, keep_failed: true, is_over: false }, Millis(run.now));
     run.turn();
     run.tell(Input::DeletedAll { answer: Ok(()) });
     let ids: Vec<u64> = (1..=u64::from(EXECUTORS)).collect();

@@ -112,7 +112,8 @@ fn nothing_is_lost_while_the_lease_is_lost_or_the_run_stops() {
     answer(&mut run, pod);
     assert_eq!(run.losses(), []);
     let mut run = disconnected();
-    run.core.begin_stop(StopOrder { keep: false, keep_failed: false }, Millis(run.now));
+    run.core
+        .begin_stop(StopOrder { keep: false, keep_failed: false, is_over: false }, Millis(run.now));
     let pod = Ok(PodAnswer::Ours(run.pods[0].clone()));
     answer(&mut run, pod);
     assert_eq!(run.losses(), []);

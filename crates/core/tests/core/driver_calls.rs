@@ -128,7 +128,7 @@ fn no_executor_is_lost_on_a_stale_snapshot_or_without_the_lease_or_at_the_stop()
             "stale" => run.refused_by_history(),
             "lease" => run.tell(Input::Lease { held: false, high_water: None }),
             "stop" => {
-                let order = StopOrder { keep: false, keep_failed: false };
+                let order = StopOrder { keep: false, keep_failed: false, is_over: false };
                 run.core.begin_stop(order, Millis(run.now));
             }
             _ => {}

@@ -372,7 +372,8 @@ fn the_loss_of_a_pod_that_is_gone_outright_names_its_node() {
 #[test]
 fn nothing_is_told_after_the_end() {
     let mut run = Run::with_running(policy(), vec![spec("g", 1)]);
-    run.core.begin_stop(StopOrder { keep: false, keep_failed: false }, Millis(run.now));
+    run.core
+        .begin_stop(StopOrder { keep: false, keep_failed: false, is_over: false }, Millis(run.now));
     run.wait(120_000);
     assert_eq!(run.events.last(), Some(&Event::Run(RunEvent::Stopped { count: 1 })));
     let cause = "the inbox was full".to_owned();

@@ -120,7 +120,10 @@ fn a_member_that_vanishes_alive_is_deleted_before_it_leaves_its_queue() {
 #[test]
 fn at_the_end_of_a_run_all_pods_leave_their_queue_however_often_that_fails() {
     let mut run = run(group(3));
-    run.core.begin_stop(StopOrder { keep: false, keep_failed: true }, posse_base::time::Millis(0));
+    run.core.begin_stop(
+        StopOrder { keep: false, keep_failed: true, is_over: false },
+        posse_base::time::Millis(0),
+    );
     run.turn();
     assert_eq!(asked(&mut run), ["delete all"]);
     terminating(&mut run, &[1, 2, 3], 10);
@@ -185,7 +188,7 @@ fn a_retained_pod_that_is_found_late_does_not_keep_the_quota_either() {
 }
 
 fn begin_stop(run: &mut Run) {
-    let order = StopOrder { keep: false, keep_failed: true };
+    let order = StopOrder { keep: false, keep_failed: true, is_over: false };
     run.core.begin_stop(order, posse_base::time::Millis(run.now));
     run.turn();
 }

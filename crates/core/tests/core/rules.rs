@@ -583,7 +583,8 @@ fn a_stop_with_keep_deletes_nothing_and_waits_for_the_answers() {
     let mut run = Run::with_running(policy(), vec![spec("g", 1)]);
     run.target("g", 2);
     assert_eq!(run.creates(), [2]);
-    run.core.begin_stop(StopOrder { keep: true, keep_failed: false }, Millis(run.now));
+    run.core
+        .begin_stop(StopOrder { keep: true, keep_failed: false, is_over: false }, Millis(run.now));
     run.turn();
     assert_eq!(run.core.stop_result(), None);
     run.created(&[2]);
@@ -609,7 +610,8 @@ fn a_stop_without_executors_sends_no_request_after_the_first_list() {
 fn retained_pods_are_labelled_before_the_others_are_deleted() {
     let mut run = Run::with_running(policy(), vec![spec("g", 1)]);
     run.failed(&[1]);
-    run.core.begin_stop(StopOrder { keep: false, keep_failed: true }, Millis(run.now));
+    run.core
+        .begin_stop(StopOrder { keep: false, keep_failed: true, is_over: false }, Millis(run.now));
     run.turn();
     let is_delete = |action: &Action| matches!(action, Action::DeleteAll { .. });
     assert!(!run.take().iter().any(is_delete));

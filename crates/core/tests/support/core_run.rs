@@ -23,7 +23,7 @@ use posse_core::model::waiting::Waiting;
 use posse_core::reconciler::{InstanceIdentity, Reconciler};
 
 pub const PREFIX: &str = "app-x-exec-";
-pub const STOP: StopOrder = StopOrder { keep: false, keep_failed: false };
+pub const STOP: StopOrder = StopOrder { keep: false, keep_failed: false, is_over: false };
 
 pub fn spec(name: &str, target: u32) -> GroupSpec {
     GroupSpec { target, pod: Some(Arc::default()), ..GroupSpec::bare(GroupName::from(name)) }
@@ -303,7 +303,7 @@ impl Run {
         uids
     }
 
-    fn next_version(&mut self) -> Option<Version> {
+    pub fn next_version(&mut self) -> Option<Version> {
         self.version += 1;
         Some(Version(self.version))
     }

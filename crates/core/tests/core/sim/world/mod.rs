@@ -414,7 +414,7 @@ impl World {
             Happening::Stop => {
                 let keep = self.profile.keep;
                 let keep_failed = self.rng.chance(50);
-                self.stop(StopOrder { keep, keep_failed });
+                self.stop(StopOrder { keep, keep_failed, is_over: false });
             }
             Happening::Calm => self.calm_down(),
             Happening::Cut => self.cut_by_balancer(),
@@ -428,7 +428,7 @@ impl World {
                 self.is_last_stop = true;
                 self.n_impostors = self.n_impostors();
                 self.free_the_stuck();
-                self.stop(StopOrder { keep: false, keep_failed: false });
+                self.stop(StopOrder { keep: false, keep_failed: false, is_over: false });
             }
             Happening::Answer(..)
             | Happening::Driver
