@@ -190,7 +190,7 @@ impl Reconciler {
     }
 
     /// The record, if there is one, has the end of this executor's work: without its pod nobody else knows of it.
-    fn is_end_recorded(&self, id: ExecutorId) -> bool {
+    pub(super) fn is_end_recorded(&self, id: ExecutorId) -> bool {
         let Some(executor) = self.executors.get(id) else { return true };
         let name = executor.group.clone();
         let topic = match &executor.task {
@@ -210,7 +210,8 @@ impl Reconciler {
         let is_failed = |id: &ExecutorId| {
             self.executors.get(*id).is_some_and(|executor| executor.life == Life::Retained)
         };
-        let failed: Vec<ExecutorId> = records.filter(is_failed).collect();
+        let failed = records.filter(|id| is_failed(id) && self.is_end_recorded(*id));
+        let failed: Vec<ExecutorId> = failed.collect();
         failed.into_iter().for_each(|id| self.executors.retain(id));
         self.trim_retained(now);
     }

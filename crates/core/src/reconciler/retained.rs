@@ -39,6 +39,7 @@ impl Reconciler {
         let Some(executor) = self.executors.get(id) else { return };
         match executor.life {
             Life::Completed if !self.end.ends_executors() => return self.keep_record(id),
+            Life::Completed if self.is_last_to_tell(pod) => return,
             Life::Retained => {
                 if pod.rest_deadline_s(pod.grace_s).is_some() {
                     self.request(&uid, MutationKind::LabelCounted);

@@ -76,8 +76,8 @@ impl Reconciler {
         if let Some(stop) = self.end.stop_mut() {
             stop.hurry(now);
         }
-        // If other pods have our labels, the stop deletes each executor on its own.
-        if self.gates.is_lease_held() && !keep && !self.has_foreign_pods() {
+        // Otherwise the stop deletes each executor on its own.
+        if self.gates.is_lease_held() && !keep && self.can_delete_all() {
             self.out.act(Action::DeleteAll { grace_s: 0, keep_counted: false });
         }
     }
@@ -143,18 +143,37 @@ impl Reconciler {
             return self.stop_end();
         }
         self.delete_late_pods();
-        // The request deletes by labels, which other pods may have, too. Then each pod that a LIST
-        // shows is deleted on its own.
-        let can_delete_all = self.had_first_list() && !self.has_foreign_pods();
-        let (watermark, errands) = (self.watermark(), &self.errands);
+        // Else each pod that a LIST shows is deleted on its own.
+        let can_delete_all = self.had_first_list() && self.can_delete_all();
+        let (watermark, errands, lacks_ends) = (self.watermark(), &self.errands, self.lacks_ends());
         let is_held = || {
             order.keep_failed && errands.mutations.has(MutationKind::LabelCounted)
                 || errands.are_reads_open()
+                || lacks_ends
         };
         let request = self.end.stop_mut()?.next_request(watermark, can_delete_all, is_held, now);
         request.into_iter().for_each(|action| self.out.act(action));
         let due = self.end.stop()?.due();
         due.into_iter().chain(self.stop_end()).min()
+    }
+
+    /// The request deletes by labels, which other pods may have, too, and what the record lacks.
+    fn can_delete_all(&self) -> bool {
+        !self.has_foreign_pods() && !self.lacks_ends()
+    }
+
+    /// Pods have to stay until the record has their ends.
+    fn lacks_ends(&self) -> bool {
+        let (n_changes, n_recorded) = self.recorded();
+        n_changes > n_recorded && self.snapshot.our_pods().any(|pod| self.is_last_to_tell(pod))
+    }
+
+    /// Only this pod tells the next process of the run that its work has ended.
+    pub(super) fn is_last_to_tell(&self, pod: &Pod) -> bool {
+        let goes_on = self.end.stop().is_some_and(|stop| !stop.order().is_over);
+        let executor = self.executors.get(pod.id);
+        let is_done = executor.is_some_and(|one| one.is_done && one.uid.as_ref() == Some(&pod.uid));
+        goes_on && is_done && !pod.deleting && !self.is_end_recorded(pod.id)
     }
 
     pub(super) fn on_deleted_all(&mut self, answer: Result<(), Refusal>, now: Millis) {
@@ -260,11 +279,12 @@ impl Reconciler {
             return;
         }
         let keeps_failed = self.end.keeps_failed();
-        for pod in self.snapshot.our_pods().filter(|pod| !pod.deleting) {
-            if !stays_after_stop(keeps_failed, &self.executors, pod) {
-                self.errands.mutations.request(&pod.uid, &pod.name, MutationKind::Delete);
-            }
-        }
+        let stays = |pod: &Pod| {
+            stays_after_stop(keeps_failed, &self.executors, pod) || self.is_last_to_tell(pod)
+        };
+        let late = self.snapshot.our_pods().filter(|pod| !pod.deleting && !stays(pod));
+        let late: Vec<Uid> = late.map(|pod| pod.uid.clone()).collect();
+        late.iter().for_each(|uid| self.request(uid, MutationKind::Delete));
     }
 
     /// Used if nothing is deleted: only waits for the answers to requests in flight.

@@ -3,7 +3,7 @@
 
 use super::record::{recorded, restart};
 use super::tasks::{creates, group, say, task};
-use crate::core_run::{Run, STOP, end_with, policy, refusal, spec};
+use crate::core_run::{PREFIX, Run, STOP, end_with, policy, refusal, spec};
 use posse_base::time::Millis;
 use posse_core::model::action::Action;
 use posse_core::model::input::{Input, List, ListSource};
@@ -63,7 +63,7 @@ fn a_stop_counts_what_has_ended_unseen_before_it_deletes() {
         assert_eq!(asked(&mut run), ["list"], "{group:?}");
         listed(&mut run);
         run.wait(200);
-        assert!(asked(&mut run).contains(&"delete all".to_owned()), "{group:?}");
+        assert_eq!(asked(&mut run), ["delete all"], "{group:?}");
         run.write_last();
         let mut run = restart(run, group.clone(), false);
         assert_eq!(creates(&mut run), [], "{group:?}");
@@ -101,6 +101,7 @@ fn a_stop_that_cannot_look_deletes_all_the_same() {
             other => assert_eq!(other, None),
         }
         run.wait(100);
+        assert_eq!(run.core.stop_result(), None, "nothing was deleted");
     };
     assert!((5..=10).contains(&n_lists) && (7_000..=8_000).contains(&until), "{n_lists} {until}");
     for _ in 0..200 {
@@ -114,4 +115,61 @@ fn a_stop_that_cannot_look_deletes_all_the_same() {
         run.wait(100);
     }
     assert_eq!(run.core.stop_result().unwrap().remaining.len(), 1);
+}
+
+/// Two indexes, of which the first has ended with this code. The record cannot be written.
+fn unrecorded(code: i32) -> Run {
+    let group = GroupSpec { restart: Restart::Never, completions: Some(2), ..spec("g", 2) };
+    let mut run = Run::new(Policy { keep_failed: 0, ..recorded() }, vec![group]);
+    run.take();
+    run.start(&[1, 2]);
+    for id in [1, 2] {
+        let slot = u32::try_from(id - 1).ok();
+        run.watch(&[id], |pod| (pod.slot, pod.restart) = (slot, Restart::Never));
+    }
+    run.is_record_broken = true;
+    run.watch(&[1], end_with(code));
+    run.tell(Input::Patched { uid: run.pods[0].uid.clone(), answer: Ok(()) });
+    run.take();
+    run
+}
+
+/// Without its pod nobody would know of it. The stop names it at its end.
+#[test]
+fn a_stop_leaves_the_pods_whose_end_the_record_lacks() {
+    for (code, written_at) in [(0, None), (1, None), (0, Some(4_000)), (1, Some(4_000))] {
+        let mut run = unrecorded(code);
+        begin_stop(&mut run, STOP);
+        while run.core.stop_result().is_none() {
+            for what in asked(&mut run) {
+                assert!(what != "u1" || !run.is_record_broken, "{code} at {}", run.now);
+                match what.as_str() {
+                    "list" => listed(&mut run),
+                    "u1" => run.gone(&[1]),
+                    "u2" => run.gone(&[2]),
+                    other => panic!("{other}"),
+                }
+            }
+            run.is_record_broken &= written_at.is_none_or(|at| run.now < at);
+            run.wait(100);
+        }
+        let want = if written_at.is_none() { vec![format!("{PREFIX}1")] } else { vec![] };
+        assert_eq!(run.core.stop_result().unwrap().remaining, want, "{code} {written_at:?}");
+    }
+}
+
+#[test]
+fn a_run_that_is_over_leaves_no_pods_for_its_record() {
+    let mut run = unrecorded(0);
+    begin_stop(&mut run, StopOrder { is_over: true, ..STOP });
+    assert_eq!(asked(&mut run), ["delete all"]);
+}
+
+/// A second signal, too.
+#[test]
+fn a_hurried_stop_leaves_the_pods_whose_end_the_record_lacks() {
+    let mut run = unrecorded(0);
+    run.core.hurry_stop(false, Millis(run.now));
+    run.turn();
+    assert_eq!(asked(&mut run), ["list"]);
 }
