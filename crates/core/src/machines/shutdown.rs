@@ -128,21 +128,9 @@ impl ShutdownOutcome {
         is_done && !self.is_signalled && self.stop.is_clean()
     }
 
-    /// Another pod of the Job would find no work. `is_queue`: what was given up is not tried again either.
-    pub fn leaves_no_work(&self, is_queue: bool) -> bool {
-        match self.verdict {
-            Some(RunVerdict::AllEnded { n_given_up }) => n_given_up == 0 || is_queue,
-            Some(
-                RunVerdict::BudgetExhausted { .. }
-                | RunVerdict::DriverNotStarted { .. }
-                | RunVerdict::DriverSilent { .. }
-                | RunVerdict::NotAllowed { .. }
-                | RunVerdict::NotReachable { .. }
-                | RunVerdict::TakenOver { .. }
-                | RunVerdict::TemplateRefused { .. },
-            )
-            | None => false,
-        }
+    /// Another pod of the Job would find no work: what was given up is not tried again either.
+    pub fn leaves_no_work(&self) -> bool {
+        matches!(self.verdict, Some(RunVerdict::AllEnded { .. }))
     }
 }
 
@@ -411,6 +399,8 @@ mod tests {
     const TRIES: (FailedPods, u32) = (FailedPods { n: 0, last_code: None, is_done: false }, 0);
     const STOP: ShutdownStep =
         ShutdownStep::Stop(StopOrder { keep: false, keep_failed: false, is_over: false });
+    const STOP_OVER: ShutdownStep =
+        ShutdownStep::Stop(StopOrder { keep: false, keep_failed: false, is_over: true });
     const STOP_FAILED: ShutdownStep =
         ShutdownStep::Stop(StopOrder { keep: false, keep_failed: true, is_over: false });
     const HURRY: ShutdownStep = ShutdownStep::HurryStop { keep: false };
@@ -481,7 +471,7 @@ mod tests {
             assert_eq!(steps, [vec![], vec![keep(true)]]);
         }
         // Nobody asks when the driver's program has done its work, or is not tried again.
-        assert_eq!(self::shutdown(true).of_job(TRIES).on_driver_ended(0, Millis(7)), [keep(false)]);
+        assert_eq!(self::shutdown(true).of_job(TRIES).on_driver_ended(0, Millis(7)), [STOP_OVER]);
         let mut impatient = self::shutdown(false).of_job(TRIES);
         impatient.on_signal(Millis(5));
         assert_eq!(impatient.on_signal(Millis(1_000)), [ShutdownStep::HurryStop { keep: true }]);
@@ -526,7 +516,7 @@ mod tests {
     #[test]
     fn the_driver_ends_before_the_executors() {
         let mut shutdown = shutdown(true);
-        assert_eq!(shutdown.on_driver_ended(0, Millis(7)), [STOP]);
+        assert_eq!(shutdown.on_driver_ended(0, Millis(7)), [STOP_OVER]);
         let mut shutdown = Shutdown { keep: true, ..self::shutdown(true) };
         let stop = ShutdownStep::Stop(StopOrder { keep: true, keep_failed: true, is_over: false });
         assert_eq!(shutdown.on_driver_ended(3, Millis(7)), [stop]);
@@ -662,11 +652,11 @@ mod tests {
         let left = StopResult { remaining: vec!["a-exec-1".to_owned()], ..nothing_left() };
         let all = |n_given_up| Some(RunVerdict::AllEnded { n_given_up });
         for (verdict, stop, is_done, leaves_no_work) in [
-            (all(0), nothing_left(), true, [true, true]),
-            (all(0), left, false, [true, true]),
-            (all(1), nothing_left(), false, [false, true]),
-            (Some(RunVerdict::DriverSilent { silence_ms: 1 }), nothing_left(), false, [false; 2]),
-            (None, nothing_left(), false, [false; 2]),
+            (all(0), nothing_left(), true, true),
+            (all(0), left, false, true),
+            (all(1), nothing_left(), false, true),
+            (Some(RunVerdict::DriverSilent { silence_ms: 1 }), nothing_left(), false, false),
+            (None, nothing_left(), false, false),
         ] {
             let mut shutdown = shutdown(false);
             match verdict {
@@ -676,8 +666,7 @@ mod tests {
             shutdown.on_stopped(stop, false);
             let outcome = shutdown.outcome().expect("it is over");
             assert_eq!(outcome.has_done_all(), is_done, "{outcome:?}");
-            let of = [false, true].map(|is_queue| outcome.leaves_no_work(is_queue));
-            assert_eq!(of, leaves_no_work, "{outcome:?}");
+            assert_eq!(outcome.leaves_no_work(), leaves_no_work, "{outcome:?}");
         }
     }
 

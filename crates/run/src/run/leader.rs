@@ -37,7 +37,7 @@ impl Run<'_> {
     /// are held: a standby that has them next reads it.
     pub(super) fn end_job(&mut self, outcome: &ShutdownOutcome) -> (u8, bool) {
         let code = (self.exit_code)(outcome);
-        let is_idle = outcome.leaves_no_work(self.settings.policy.idle_end_ms > 0);
+        let is_idle = outcome.leaves_no_work();
         let end = |job_pod: &mut &mut JobPod| job_pod.end(code, outcome.is_signalled, is_idle);
         (code, self.job_pod.as_mut().is_some_and(end))
     }
