@@ -90,7 +90,8 @@ pub fn manifests(plan: &Plan) -> Result<Manifests, TemplateError> {
 /// every pod that ends counts.
 fn job(plan: &Plan, pod: &DriverPodParts, fixed: &Value) -> Value {
     let mut spec = fixed.clone();
-    spec["backoffLimit"] = json!(plan.pod.retries);
+    // The field is a signed number of 32 bits.
+    spec["backoffLimit"] = json!(plan.pod.retries.min(i32::MAX.unsigned_abs()));
     if plan.pod.standby > 0 {
         // Without `completions`, the first pod that ends with 0 is the end of all.
         spec["parallelism"] = json!(plan.pod.standby + 1);

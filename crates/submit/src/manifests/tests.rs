@@ -193,7 +193,13 @@ fn the_job_replaces_a_terminating_pod() {
     );
     assert_eq!(pod["activeDeadlineSeconds"], Value::Null);
     assert_eq!(pod["containers"][0]["terminationMessagePolicy"], "FallbackToLogsOnError");
-    assert_eq!(built("{image: i}").workload["spec"]["backoffLimit"], 3);
+    for (driver, limit) in [
+        ("{image: i}", 3),
+        ("{image: i, retries: 2147483647}", i32::MAX),
+        ("{image: i, retries: 4294967295}", i32::MAX),
+    ] {
+        assert_eq!(built(driver).workload["spec"]["backoffLimit"], limit, "{driver}");
+    }
 }
 
 /// Pods stand by elsewhere, and the Service leads to none before it acts.
