@@ -302,9 +302,7 @@ impl Follower {
         for line in start.end_rests(&self.objects, &observation.pods) {
             tell(line);
         }
-        if self.kind == Kind::Job
-            && newest(&observation.pods).is_some_and(|pod| start.is_hopeless(pod))
-        {
+        if self.kind == Kind::Job && start.is_hopeless(&observation.pods) {
             match try_no_more(&self.objects, workload.meta()) {
                 Ok(()) => {
                     tell(format!("job {}: it does not try again what cannot start", self.name))

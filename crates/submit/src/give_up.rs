@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use crate::state::{cannot_start, has_begun, image_problem, newest, pod_line, running_rest};
+use crate::state::{cannot_start, has_begun, image_problem, last_created, pod_line, running_rest};
 use crate::stop::{StopRequest, drivers};
 use posse_core::model::refusal::Refusal;
 use posse_kube::api::driver_job::rest_patch;
@@ -33,10 +33,10 @@ pub(super) struct Start {
 }
 
 impl Start {
-    /// True once, if the newest pod has ended because its command cannot be started: another pod would
+    /// True once, if the last pod has ended because its command cannot be started: another pod would
     /// end in the same way.
-    pub(super) fn is_hopeless(&mut self, newest: &PodDetails) -> bool {
-        let is_new = !self.is_told && cannot_start(newest);
+    pub(super) fn is_hopeless(&mut self, pods: &[PodDetails]) -> bool {
+        let is_new = !self.is_told && last_created(unless_one_runs(pods)).is_some_and(cannot_start);
         self.is_told |= is_new;
         is_new
     }
@@ -64,16 +64,14 @@ impl Start {
         self.told_rests.insert(pod.uid().to_owned()).then_some(deadline_s)
     }
 
-    /// The last words about an image that the newest pod has waited for too long. A driver that has begun needs none: what
-    /// runs beside it may miss one for ever.
+    /// The last words about an image that the last pod has waited for too long.
     pub(super) fn missing_image(
         &mut self,
         pods: &[PodDetails],
         limits: &GiveUp,
         now: Instant,
     ) -> Option<String> {
-        let starts = |pod: &&PodDetails| pod.is_live() && !has_begun(pod);
-        let starting = newest(pods).filter(starts);
+        let starting = last_created(unless_one_runs(pods).iter().filter(|pod| pod.is_live()));
         let Some(pod) = starting.filter(|pod| image_problem(pod).is_some()) else {
             self.image_missing_since = None;
             return None;
@@ -82,6 +80,12 @@ impl Start {
         let limit = limits.image_timeout;
         (!limit.is_zero() && now.duration_since(since) >= limit).then(|| pod_line(pod))
     }
+}
+
+/// No pods if one of them has begun and lives: it needs no image, and what runs beside it, or stands by, may miss one for
+/// ever. A leader that has died keeps its label until another one leads.
+fn unless_one_runs(pods: &[PodDetails]) -> &[PodDetails] {
+    if pods.iter().any(|pod| pod.is_live() && has_begun(pod)) { &[] } else { pods }
 }
 
 /// Lets the Job end with its next status: no pod is created again.
@@ -116,6 +120,14 @@ mod tests {
             "metadata": { "name": "d-1", "uid": "u" },
             "spec": { "containers": [{ "name": "driver", "image": "nowhere/none:1" }] },
             "status": { "phase": phase, "containerStatuses": [{ "name": "driver", "state": state }] }
+        }))
+    }
+
+    fn leader(state: Value) -> PodDetails {
+        read(&json!({
+            "metadata": { "name": "d-0", "uid": "u0", "labels": { "posse.dev/leader": "true" } },
+            "spec": { "containers": [{ "name": "driver" }] },
+            "status": { "containerStatuses": [{ "name": "driver", "state": state }] }
         }))
     }
 
@@ -154,6 +166,11 @@ mod tests {
         assert_eq!(start.missing_image(&pods, &limits, at(20_000)), None);
         assert_eq!(start.missing_image(&pods, &limits, at(20_061)), None);
         assert!(pod_line(&pods[1]).ends_with("pod d-2 runs"), "{}", pod_line(&pods[1]));
+        // A leader has died, and its label stays until a standby leads, whose image is missing.
+        let [old, _] = pods;
+        let pods = [leader(json!({ "terminated": {} })), old];
+        assert_eq!(start.missing_image(&pods, &limits, at(30_000)), None);
+        assert!(start.missing_image(&pods, &limits, at(30_060)).is_some());
     }
 
     #[test]
@@ -221,7 +238,7 @@ mod tests {
     fn a_command_that_cannot_be_started_is_hopeless_once() {
         let ended = |reason: &str, message: &str| {
             let end = json!({ "exitCode": 128, "reason": reason, "message": message });
-            pod("Failed", json!({ "terminated": end }))
+            [pod("Failed", json!({ "terminated": end }))]
         };
         let absent = "failed to create containerd task: runc create failed: unable to start container process: exec: \
                       \"x\": executable file not found in $PATH: unknown";
@@ -244,5 +261,11 @@ mod tests {
         assert!(!start.is_hopeless(&ended("Error", absent)));
         assert!(start.is_hopeless(&ended("StartError", absent)));
         assert!(!start.is_hopeless(&ended("StartError", absent)), "the Job was told already");
+        // A standby's pods cannot be started, and one of the same Job led before.
+        for (state, want) in [("terminated", true), ("running", false)] {
+            let led = leader(json!({ state: {} }));
+            let [last] = ended("StartError", absent);
+            assert_eq!(Start::default().is_hopeless(&[led, last]), want, "{state}");
+        }
     }
 }

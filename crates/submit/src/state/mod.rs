@@ -95,11 +95,19 @@ pub fn state(job: Option<&Job>, pods: &[PodDetails]) -> DriverState {
 
 /// The pod that was created last; of a driver's, the one that acts.
 pub fn newest<'a>(pods: impl IntoIterator<Item = &'a PodDetails>) -> Option<&'a PodDetails> {
-    pods.into_iter().max_by_key(|pod| {
-        let leads = leads(pod);
-        // Of two pods created in the same second, the one that has not finished is newer.
-        (leads, &pod.meta.creation_timestamp, !pod.has_ended(), pod.name())
-    })
+    pods.into_iter().max_by_key(|pod| (leads(pod), age(pod)))
+}
+
+/// The pod that was created last, whichever leads.
+pub(crate) fn last_created<'a>(
+    pods: impl IntoIterator<Item = &'a PodDetails>,
+) -> Option<&'a PodDetails> {
+    pods.into_iter().max_by_key(|pod| age(pod))
+}
+
+/// Of two pods created in the same second, the one that has not finished is newer.
+fn age(pod: &PodDetails) -> impl Ord + '_ {
+    (&pod.meta.creation_timestamp, !pod.has_ended(), pod.name())
 }
 
 /// True if the driver's Service leads to this pod: it has the Lease, or had it last.
