@@ -1,6 +1,6 @@
 //! `posse task`: adds tasks to a run, lists them, waits for them, prints their output and cancels them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
 use std::slice;
 use std::thread;
@@ -185,7 +185,7 @@ fn list(args: &TaskListArgs, world: &World<'_>, out: &mut dyn Write) -> Result<C
     print_listing(&Tasks(tasks), args.output, out)
 }
 
-/// Exits with the exit code of the first of the tasks, in their order, that did not succeed.
+/// Exits with the first exit code that a task has which did not succeed, in their order.
 fn wait(args: &TaskWaitArgs, world: &World<'_>) -> Result<Code, Failure> {
     let begin = Instant::now();
     let until = args.timeout.map(|ms| begin + Duration::from_millis(ms));
@@ -369,7 +369,7 @@ impl Tasked<'_> {
         ask(group, what)?.ok_or_else(|| self.no_such_task(key).into())
     }
 
-    /// The tasks with these keys, or all.
+    /// The tasks with these keys, in the keys' order, or all.
     fn wanted(&self, keys: &[String]) -> Result<Vec<GroupTask>, AskError> {
         if let [key] = keys {
             return Ok(vec![self.one(key, OneTask::Look)?]);
@@ -383,9 +383,10 @@ impl Tasked<'_> {
         if let Some(key) = keys.iter().find(|key| !known.contains(key.as_str())) {
             return Err(self.no_such_task(key).into());
         }
-        let wanted: BTreeSet<&String> = keys.iter().collect();
-        let is_wanted = |one: &GroupTask| keys.is_empty() || wanted.contains(&one.task.key);
-        Ok(all.into_iter().filter(is_wanted).collect())
+        let places: BTreeMap<&String, usize> = keys.iter().zip(0..).collect();
+        all.retain(|one| keys.is_empty() || places.contains_key(&one.task.key));
+        all.sort_by_key(|one| places.get(&one.task.key));
+        Ok(all)
     }
 
     fn no_such_task(&self, key: &str) -> Failure {
@@ -405,12 +406,14 @@ fn is_over(task: &TaskStatusJson) -> bool {
     TaskOutcome::ALL.iter().any(|end| task.state == end.as_str())
 }
 
+/// A task that was skipped has no code: the one that failed before it says more.
 fn end_of(tasks: &[GroupTask]) -> Code {
-    let Some(bad) = tasks.iter().map(|one| &one.task).find(|task| !is_good(task)) else {
+    let mut bad = tasks.iter().map(|one| &one.task).filter(|task| !is_good(task)).peekable();
+    if bad.peek().is_none() {
         return Code::Clean;
-    };
-    let code = bad.exit_code.and_then(|code| u8::try_from(code).ok()).filter(|code| *code != 0);
-    code.map_or(Code::Failed, Code::Driver)
+    }
+    let code = |task: &TaskStatusJson| u8::try_from(task.exit_code?).ok().filter(|code| *code != 0);
+    bad.find_map(code).map_or(Code::Failed, Code::Driver)
 }
 
 /// What was added: its key alone, for scripts.
@@ -544,6 +547,7 @@ mod tests {
             (vec![good.clone()], Code::Clean),
             (vec![good.clone(), task("failed", Some(3)), task("failed", Some(4))], Code::Driver(3)),
             (vec![task("cancelled", None)], Code::Failed),
+            (vec![task("skipped", None), task("failed", Some(3))], Code::Driver(3)),
             (vec![task("failed", None)], Code::Failed),
             (vec![task("failed", Some(0))], Code::Failed),
             (vec![task("failed", Some(300))], Code::Failed),

@@ -87,6 +87,11 @@ fn errors_are_one_line_and_an_exit_code() {
         ("logs w --executor 2", 2, "posse: unexpected argument '--executor' found (it was remove"),
         ("logs", 2, "posse: the following required arguments were not provided: <APP>..."),
         ("stop", 2, "posse: the following required arguments were not provided: <APP>..."),
+        (
+            "task wait --app w --group default b a --timeout 1ms",
+            1,
+            "posse: 2 of 2 tasks have not ended after 0 s, first b\n",
+        ),
         ("stop w --app w", 2, "posse: the argument '[APP]...' cannot be used with '--app <NAME>'"),
         ("kill --app w", 2, "posse: the following required arguments were not provided: <ID>..."),
         ("explain --app w --logs 5", 2, "posse: --logs needs the ID of an executor"),
