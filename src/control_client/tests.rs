@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use posse_core::model::command::{Command, GroupCommand};
-use posse_testing::Fixture;
+use posse_testing::{Answer, Fixture, TestServer};
 
 /// Runs posse so that it finds the fixture's socket first, and no cluster.
 fn posse(fixture: &Fixture, args: &str) -> (u8, String, String) {
@@ -211,6 +211,22 @@ fn a_list_without_the_cluster_is_no_success() {
     // Nobody has named a cluster.
     let (code, out, _) = folder.posse_with("apps w -o name", &env);
     assert_eq!((code, out.as_str()), (0, "w\n"));
+}
+
+#[test]
+fn a_refusal_of_the_server_has_one_code() {
+    let server = TestServer::start(None, |_| {
+        let status = r#"{"kind":"Status","reason":"Forbidden","message":"pods is forbidden"}"#;
+        Answer::json(403, status)
+    });
+    let folder = Folder::with_server(server.address);
+    for command in
+        ["events a", "exec a/1 ls", "explain a", "explain a 1", "kill a 1", "logs a", "status a"]
+    {
+        let (command, words) = command.split_once(' ').unwrap();
+        let (code, _, err) = folder.posse(&format!("{command} -n n --kubeconfig k {words}"));
+        assert_eq!((code, err.contains("pods is forbidden")), (3, true), "{command}: {err}");
+    }
 }
 
 /// A user who repeats the command without a name adds another task.

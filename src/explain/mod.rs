@@ -253,7 +253,7 @@ fn explain_ended_run(
         args.client.namespace.namespace.clone().unwrap_or_else(|| server.namespace.clone());
     let pods = Objects::new(server.http.clone(), Some(&namespace))
         .executors(app, id)
-        .map_err(|refusal| nothing(&server.failure("its executors", &refusal).to_string()))?;
+        .map_err(|refusal| server.failure(&format!("{why}; its executors"), &refusal))?;
     let apps = Objects::new(server.http.clone(), Some(&namespace));
     let apps = posse_submit::apps::find(&apps, &[app.to_owned()]).unwrap_or_default();
     let ended = apps.iter().find_map(|app| Some((app, ended_line(app)?)));
