@@ -20,7 +20,7 @@ use posse_base::text::one_line;
 use posse_control::address::{app_of, live_sockets};
 use posse_control::client::Client;
 use posse_control::run_process::RunProcess;
-use posse_submit::apps::matches;
+use posse_submit::apps::{is_pattern, matches};
 use posse_submit::stop;
 use posse_wire::control::event_text::facts;
 
@@ -169,11 +169,10 @@ fn stop_in_cluster(
         apps.iter().filter(|app| app.state.is_none()).map(|app| app.name.clone()).collect();
     let mut names: Vec<String> = apps.into_iter().map(|app| app.name).collect();
     for name in wanted {
-        let is_pattern = name.contains(['*', '?']);
-        if !is_pattern && !names.contains(name) {
+        if !is_pattern(name) && !names.contains(name) {
             // A submit that was killed may have left objects without a Job.
             names.push(name.clone());
-        } else if is_pattern && !names.iter().any(|app| matches(name, app)) {
+        } else if is_pattern(name) && !names.iter().any(|app| matches(name, app)) {
             return Err(namespace.no_such_app(name));
         }
     }

@@ -21,7 +21,7 @@ use posse_base::text::age;
 use posse_control::address::live_sockets;
 use posse_control::client::{Client, RunSelector};
 use posse_kube::api::objects::Objects;
-use posse_submit::apps::{App, matches};
+use posse_submit::apps::{App, is_pattern, matches};
 use posse_submit::state::DriverState;
 use posse_wire::config::control_addr::ControlAddr;
 use posse_wire::control::status_json::{GroupJson, StatusJson};
@@ -53,7 +53,7 @@ pub fn apps(args: &AppsArgs, world: &World<'_>, out: &mut dyn Write) -> Result<C
     let now_s = Timestamp::now().as_second();
     // A pattern may match nothing; who names an application means one.
     let is_missing =
-        |name: &&String| !name.contains(['*', '?']) && !apps.iter().any(|app| app.name == **name);
+        |name: &&String| !is_pattern(name) && !apps.iter().any(|app| app.name == **name);
     if let Some(name) = args.names.iter().find(is_missing) {
         let place = match args.all_namespaces {
             true => String::new(),

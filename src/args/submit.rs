@@ -8,6 +8,7 @@ use crate::args::format::FormatArgs;
 use crate::args::stage::StageFileArgs;
 use crate::args::words::{Word, word};
 use crate::args::{ClientArgs, FileArgs, ServerArgs, duration_ms, named};
+use posse_submit::apps::is_pattern;
 use posse_wire::config::PosseImage;
 use posse_wire::config::listen_addr::ListenAddr;
 use posse_wire::names;
@@ -66,7 +67,7 @@ pub struct NamespaceArgs {
 #[derive(Args, Clone, Debug, Default)]
 pub struct AppsArgs {
     /// List only applications with these names; `*` and `?` are wildcards
-    #[arg(value_name = "NAME")]
+    #[arg(value_name = "NAME", value_parser = named(name_or_pattern_error))]
     pub names: Vec<String>,
     #[command(flatten)]
     pub namespace: NamespaceArgs,
@@ -125,7 +126,7 @@ pub struct LogsArgs {
 #[derive(Args, Clone, Debug)]
 pub struct StopArgs {
     /// The applications' names; `*` and `?` are wildcards
-    #[arg(value_name = "APP", required_unless_present = "app")]
+    #[arg(value_name = "APP", value_parser = named(name_or_pattern_error), required_unless_present = "app")]
     pub names: Vec<String>,
     /// The application's name, instead of the argument APP
     #[arg(long, value_name = "NAME", value_parser = named(names::app_name_error), conflicts_with = "names")]
@@ -135,4 +136,9 @@ pub struct StopArgs {
     pub grace: Option<u64>,
     #[command(flatten)]
     pub namespace: NamespaceArgs,
+}
+
+/// A pattern that no name matches finds nothing.
+fn name_or_pattern_error(text: &str) -> Option<String> {
+    names::app_name_error(text).filter(|_| !is_pattern(text))
 }

@@ -88,6 +88,12 @@ fn errors_are_one_line_and_an_exit_code() {
         ("logs", 2, "posse: the following required arguments were not provided: <APP>..."),
         ("stop", 2, "posse: the following required arguments were not provided: <APP>..."),
         (
+            "stop q q/1",
+            2,
+            "posse: invalid value 'q/1' for '[APP]...': `q/1` is not a name for an ap",
+        ),
+        ("apps ../x", 2, "posse: invalid value '../x' for '[NAME]...': `../x` is not a name for"),
+        (
             "task wait --app w --group default b a --timeout 1ms",
             1,
             "posse: 2 of 2 tasks have not ended after 0 s, first b\n",

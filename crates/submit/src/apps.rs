@@ -303,6 +303,11 @@ fn standbys(job: Option<&Job>, drivers: &[PodDetails], leader: Option<&PodDetail
     others.map(|pod| pod.name().to_owned()).collect()
 }
 
+/// True if it is a pattern of names, and not one name.
+pub fn is_pattern(name: &str) -> bool {
+    name.contains(['*', '?'])
+}
+
 /// True if the name matches the pattern. `*` matches any characters, `?` matches one.
 pub fn matches(pattern: &str, name: &str) -> bool {
     let (pattern, name) = (pattern.as_bytes(), name.as_bytes());
