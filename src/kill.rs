@@ -76,7 +76,7 @@ impl Listing for KillReport {
         line("busy, not killed (use --force)", busy, "");
         line("no such executor", unknown, "");
         if text.is_empty() {
-            text.push_str("nothing to kill: all of them are terminating already\n");
+            text.push_str("nothing to kill: they have ended or are terminating already\n");
         }
         match (self.after, target) {
             (AfterKill::Target(wanted), Some(target)) if wanted != *target => {
@@ -134,7 +134,7 @@ mod tests {
             (
                 only(&[]),
                 AfterKill::Replace,
-                "nothing to kill: all of them are terminating already\n",
+                "nothing to kill: they have ended or are terminating already\n",
             ),
         ] {
             assert_eq!(KillReport { killed, after }.table(false), want);

@@ -38,7 +38,9 @@ pub fn stop(args: &StopArgs, world: &World<'_>, out: &mut dyn Write) -> Result<C
     let wanted: Vec<String> = args.names.iter().chain(&args.app).cloned().collect();
     let local = local_runs(args, &wanted, world);
     if args.grace.is_some() && !local.is_empty() {
-        log::warn!("--grace is for submitted drivers: runs on this host take their `driver.grace`");
+        log::warn!(
+            "--grace is for submitted drivers: runs on this host take their `shutdown.grace`"
+        );
     }
     let is_local = |name: &String| local.values().any(|app| matches(name, app));
     let rest: Vec<String> = wanted.into_iter().filter(|name| !is_local(name)).collect();

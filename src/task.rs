@@ -15,7 +15,7 @@ use crate::args::task::{
 };
 use crate::args::words::Word;
 use crate::args::{ClientArgs, ShowProgress};
-use crate::control_client::{AskError, AwaitedRun, find_run, is_away};
+use crate::control_client::{AskError, AwaitedRun, FoundRun, find_run, is_away};
 use crate::exit::{Code, Failure};
 use crate::listing::{Listing, print_listing};
 use crate::logs::logs;
@@ -96,7 +96,7 @@ fn random_key() -> String {
 fn add(args: &TaskAddArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Code, Failure> {
     let key = args.name.clone().unwrap_or_else(random_key);
     let values = TaskValues::read(&args.secret_env, &args.file, world)?;
-    let mut client = find_run(&args.of.client, world)?.client;
+    let FoundRun { mut client, namespace } = find_run(&args.of.client, world)?;
     let group = args.of.group.clone().map_or_else(|| only_group(&client), Ok)?;
     let has_words = !args.words.is_empty();
     let task = TaskJson {
@@ -137,9 +137,13 @@ fn add(args: &TaskAddArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Cod
     }
     // The tasks are added, and their keys have to be told whatever comes now.
     if client.observe().is_ok_and(|status| status.recorded == Some(false)) {
-        log::warn!(
-            "this run keeps no record, so its tasks end with posse: start it with --record FILE or --instance NAME"
-        );
+        let how = match namespace {
+            Some(_) => {
+                "leave out `record: off`, and permit configmaps (`posse submit --create-rbac`)"
+            }
+            None => "start it with --record FILE or --instance NAME",
+        };
+        log::warn!("this run keeps no record, so its tasks end with posse: {how}");
     }
     print_listing(&Added(added), args.output, out)
 }

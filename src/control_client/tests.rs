@@ -98,6 +98,7 @@ fn errors_are_one_line_and_an_exit_code() {
             1,
             "posse: 2 of 2 tasks have not ended after 0 s, first b\n",
         ),
+        ("bridge --app other", 1, "posse: its run does not answer yet\n"),
         ("stop w --app w", 2, "posse: the argument '[APP]...' cannot be used with '--app <NAME>'"),
         ("kill --app w", 2, "posse: the following required arguments were not provided: <ID>..."),
         ("explain --app w --logs 5", 2, "posse: --logs needs the ID of an executor"),

@@ -336,7 +336,7 @@ impl JobPod {
         warn!(
             "cannot set the backoffLimit of job {job}, so the job counts drained, evicted and lost \
              driver pods as failures (driver.retries: {}): {refusal}; grant get and patch on this \
-             job, as deploy/rbac.yaml does",
+             job: deploy/rbac.yaml has the rule, for my-app-driver",
             self.retries
         );
     }
