@@ -191,12 +191,18 @@ fn what_no_fixture_has() {
     assert!(gated.start_problem.unwrap().message.contains("example.com/wait"));
     assert_eq!(gated.counted, Some(0), "the empty value of a label is a value");
 
-    let ended = [number(1, -1), number(2, 9), bytes(3, b"Error"), bytes(4, b"last words")].concat();
+    let mut ended =
+        [number(1, -1), number(2, 9), bytes(3, b"Error"), bytes(4, b"last words")].concat();
+    ended.extend(bytes(6, &number(1, 59)));
     let state = bytes(2, &bytes(3, &ended));
     let containers = [b"main", b"side"].map(|name| bytes(2, &bytes(1, name))).concat();
     let status = bytes(8, &[bytes(1, b"main"), state].concat());
-    let ended = pod(&containers, &[bytes(1, b"Failed"), status].concat());
+    let later =
+        [bytes(1, b"DisruptionTarget"), bytes(2, b"True"), bytes(4, &number(1, 60))].concat();
+    let later = bytes(2, &[later, bytes(5, b"TerminationByKubelet")].concat());
+    let ended = pod(&containers, &[bytes(1, b"Failed"), status, later].concat());
     let end = ended.end.unwrap();
+    assert_eq!(&*end.disruption, "", "the kubelet came later");
     assert_eq!((end.exit_code, end.signal), (Some(-1), Some(9)));
     assert_eq!((&*end.container_reason, &*end.container_message), ("Error", "last words"));
     assert_eq!(ended.main_container.as_deref(), Some("main"));

@@ -55,6 +55,10 @@ const MESSAGE_BYTES_MAX: usize = 4096;
 
 /// Limit of the message about a pod that does not start, bytes. Thousands of pods may have one.
 const STUCK_BYTES_MAX: usize = 512;
+
+/// The condition by which somebody announces that the pod will end (KEP-3329).
+const DISRUPTION_TARGET: &str = "DisruptionTarget";
+
 /// Reads one pod. `PodAnswer::Ours` means only that its labels match the selection.
 ///
 /// # Errors
@@ -483,7 +487,7 @@ fn end(
     state: Option<&RawState<'_>>,
 ) -> Option<Box<End>> {
     let terminated = state.and_then(|state| state.terminated.as_ref());
-    let disruption = disruption(status);
+    let disruption = disruption(status, state);
     // The pod's own reason (NodeLost) may be set before the phase changes.
     let has_reason = !text_of(status.reason.as_ref()).is_empty();
     if !phase.is_final() && terminated.is_none() && disruption.is_none() && !has_reason {
@@ -528,10 +532,14 @@ fn is_made_up(terminated: &RawTerminated<'_>) -> bool {
 
 /// The condition by which somebody announces that the pod will end: its reason and message. Of Kueue's condition the
 /// type is the reason, because Kueue's reasons are texts made of several words.
-fn disruption<'a>(status: &'a RawStatus<'_>) -> Option<(&'a str, String)> {
-    if let Some(said) = status.condition("DisruptionTarget", "True") {
+fn disruption<'a>(
+    status: &'a RawStatus<'_>,
+    state: Option<&RawState<'_>>,
+) -> Option<(&'a str, String)> {
+    let said = status.condition(DISRUPTION_TARGET, "True");
+    if let Some(said) = said.filter(|_| !status.kubelet_ended_rest(state)) {
         let reason = text_of(said.reason.as_ref());
-        let reason = if reason.is_empty() { "DisruptionTarget" } else { reason };
+        let reason = if reason.is_empty() { DISRUPTION_TARGET } else { reason };
         return Some((reason, text_of(said.message.as_ref()).to_owned()));
     }
     let said = status.condition(TERMINATION_TARGET, "True")?;

@@ -300,18 +300,20 @@ impl<'a> Fields<'a> for RawStatus<'a> {
 pub(crate) struct RawCondition<'a> {
     pub(super) kind: Option<Text<'a>>,
     pub(super) status: Option<Text<'a>>,
+    pub(super) since: Option<Text<'a>>,
     pub(super) reason: Option<Text<'a>>,
     pub(super) message: Option<Text<'a>>,
 }
 
 impl<'a> Fields<'a> for RawCondition<'a> {
     const NUMBERS: &'static [(u32, &'static str)] =
-        &[(1, "type"), (2, "status"), (5, "reason"), (6, "message")];
+        &[(1, "type"), (2, "status"), (4, "lastTransitionTime"), (5, "reason"), (6, "message")];
 
     fn field<V: Value<'a>>(&mut self, key: &str, value: &mut V) -> Result<(), V::Error> {
         match key {
             "type" => self.kind = Text::read(value)?,
             "status" => self.status = Text::read(value)?,
+            "lastTransitionTime" => self.since = value.time()?.map(Text),
             "reason" => self.reason = Text::read(value)?,
             "message" => self.message = Text::read(value)?,
             _ => {}

@@ -1,4 +1,5 @@
-//! The rest of a pod: what runs on in it after the end of its main container, and the deadline that ends that.
+//! The rest of a pod: what runs on in it after the end of its main container, and the deadline that ends that. What
+//! ends the rest says nothing about the main container.
 //!
 //! A deadline is the one way to end containers without deleting the pod, which is a record: a pod's
 //! `activeDeadlineSeconds` may be set or lowered at any time. The kubelet counts from `status.startTime` by its own
@@ -6,12 +7,16 @@
 
 use jiff::Timestamp;
 
+use super::DISRUPTION_TARGET;
 use super::raw::{RawContainerStatus, RawSpec, RawState, RawStatus};
 use crate::text::{Text, text_of};
 use posse_core::model::pod::Rest;
 
 /// The reason of a pod that its deadline has ended.
 const DEADLINE_EXCEEDED: &str = "DeadlineExceeded";
+/// The reason of a condition `DisruptionTarget` that a kubelet writes before it ends the containers (since 1.26).
+const BY_KUBELET: &str = "TerminationByKubelet";
+
 /// What runs on in a pod that began at `start`, after `end`.
 pub(super) fn rest(start: Option<Timestamp>, end: Timestamp, deadline_s: Option<u32>) -> Rest {
     let lived_s = start.map_or(0, |start| end.as_second() - start.as_second());
@@ -52,8 +57,16 @@ impl RawStatus<'_> {
         Some(rest(start, end, spec.deadline_s))
     }
 
-    /// The pod's reason and message, as far as they are about its main container: a deadline that came after the
-    /// end of that one has ended the rest.
+    /// Whether the kubelet came only after the end of the main container, whose `state` this is. Both times are by its
+    /// clock. Who else ends a pod has another one.
+    pub(super) fn kubelet_ended_rest(&self, state: Option<&RawState<'_>>) -> bool {
+        let said = self.condition(DISRUPTION_TARGET, "True");
+        let said = said.filter(|said| text_of(said.reason.as_ref()) == BY_KUBELET);
+        let since = said.and_then(|said| text_of(said.since.as_ref()).parse::<Timestamp>().ok());
+        finished_at(state).zip(since).is_some_and(|(end, since)| end < since)
+    }
+
+    /// The pod's reason and message, as far as they are about its main container.
     pub(super) fn reason_of_main(
         &self,
         spec: &RawSpec<'_>,
@@ -61,11 +74,14 @@ impl RawStatus<'_> {
     ) -> (&str, &str) {
         let reason = text_of(self.reason.as_ref());
         let lived_s = self.lived_s(state).and_then(|lived_s| u32::try_from(lived_s).ok());
-        let is_of_rest = reason == DEADLINE_EXCEEDED
+        let is_of_deadline = reason == DEADLINE_EXCEEDED
             && lived_s
                 .zip(spec.deadline_s)
                 .is_some_and(|(lived_s, deadline_s)| lived_s < deadline_s);
-        if is_of_rest { ("", "") } else { (reason, text_of(self.message.as_ref())) }
+        match is_of_deadline || self.kubelet_ended_rest(state) {
+            true => ("", ""),
+            false => (reason, text_of(self.message.as_ref())),
+        }
     }
 }
 
