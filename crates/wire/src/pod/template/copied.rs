@@ -75,9 +75,12 @@ const OF_DAEMON_SETS: [&str; 7] = [
 const NODE_NAME: &str = "metadata.name";
 /// The part of an affinity to nodes that must hold.
 const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
-/// The volume of the token that the server adds, and what its name has in it before 1.22. Five characters follow.
+/// The volume of the token that the server adds; before 1.22 this stands behind the account in its name. Five
+/// characters end both.
 const TOKEN_VOLUME: &str = "kube-api-access-";
 const TOKEN_SECRET: &str = "-token-";
+/// Where it mounts it.
+const TOKEN_PATH: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 const SUFFIX_BYTES: usize = 5;
 
 /// Removes all of it, and gives the fields that a person may have meant. The server computes `priority` from
@@ -111,7 +114,7 @@ pub(super) fn remove(
     if is_copy {
         remove_of_copy(metadata, spec, &mut dropped);
     }
-    remove_token(spec);
+    remove_token(spec, &mut dropped);
     dropped
 }
 
@@ -222,17 +225,31 @@ fn remove_of_run(
     }
 }
 
-/// The server adds the volume and its mounts to each pod of an account with a token.
-fn remove_token(spec: &mut Map<String, Value>) {
-    remove_volumes(spec, |volume| {
+/// The server adds the volume and its mounts to each pod of an account with a token (`ServiceAccount` admission), unless
+/// the pod says no.
+fn remove_token(spec: &mut Map<String, Value>, dropped: &mut Vec<String>) {
+    if spec.get("automountServiceAccountToken") == Some(&Value::Bool(false)) {
+        return;
+    }
+    let account = ["serviceAccountName", "serviceAccount"].iter().find_map(|key| {
+        spec.get(*key).and_then(Value::as_str).filter(|account| !account.is_empty())
+    });
+    let of_account = format!("{}{TOKEN_SECRET}", account.unwrap_or("default"));
+    let mounts = containers_mut(spec).filter_map(|(_, one)| one.get("volumeMounts")?.as_array());
+    let meant = mounts.flatten().filter(|mount| mount["mountPath"] != TOKEN_PATH);
+    let meant: Vec<Value> = meant.map(|mount| mount["name"].clone()).collect();
+    let volumes = remove_volumes(spec, |volume| {
         let name = volume["name"].as_str().unwrap_or_default();
-        let of_secret = volume["secret"]["secretName"] == name;
-        let suffix = match volume["projected"].is_object() {
-            true => name.strip_prefix(TOKEN_VOLUME),
-            false => name.rsplit_once(TOKEN_SECRET).filter(|_| of_secret).map(|(_, rest)| rest),
+        let is_token = |source: &Value| source["serviceAccountToken"].is_object();
+        let suffix = match volume["projected"]["sources"].as_array() {
+            Some(sources) if sources.iter().any(is_token) => name.strip_prefix(TOKEN_VOLUME),
+            None if volume["secret"]["secretName"] == name => name.strip_prefix(&of_account),
+            Some(_) | None => None,
         };
         suffix.is_some_and(|suffix| suffix.len() == SUFFIX_BYTES)
+            && !meant.iter().any(|meant| meant == name)
     });
+    dropped.extend(volumes.iter().map(|name| format!("spec.volumes.{name}")));
 }
 
 /// Removes these volumes and their mounts, and gives their names.
@@ -286,11 +303,13 @@ mod tests {
             "spec": {"nodeName": "node-7", "priority": 0, "priorityClassName": "low", "hostname": "s-0",
                 "subdomain": "s", "ephemeralContainers": [{"name": "debugger"}],
                 "tolerations": [tolerates("not-ready", 300), tolerates("unreachable", 300), tolerates("unreachable", 7)],
-                "volumes": [{"name": "kube-api-access-x2x4q", "projected": {}}, {"name": "data", "emptyDir": {}},
+                "volumes": [{"name": "kube-api-access-x2x4q", "projected": {"sources": [{"serviceAccountToken": {}}]}},
+                    {"name": "data", "emptyDir": {}},
                     {"name": "default-token-7xk2p", "secret": {"secretName": "default-token-7xk2p"}},
                     {"name": "kube-api-access-mine", "emptyDir": {}}],
                 "containers": [{"name": "c", "image": "i", "volumeMounts":
-                    [mount("data"), mount("kube-api-access-x2x4q"), mount("default-token-7xk2p"),
+                    [mount("data"), {"name": "kube-api-access-x2x4q", "mountPath": TOKEN_PATH},
+                        {"name": "default-token-7xk2p", "mountPath": TOKEN_PATH},
                         mount("kube-api-access-mine")]}]},
             "status": {"phase": "Running"},
         });
@@ -300,7 +319,8 @@ mod tests {
             metadata.labels.statefulset.kubernetes.io/pod-name, \
             metadata.annotations.batch.kubernetes.io/job-completion-index, spec.priority, \
             spec.ephemeralContainers, metadata.annotations.ovn.kubernetes.io/ip_address, spec.nodeName, \
-            spec.hostname, spec.subdomain: dropped, because they belong to one live pod";
+            spec.hostname, spec.subdomain, spec.volumes.kube-api-access-x2x4q, spec.volumes.default-token-7xk2p: \
+            dropped, because they belong to one live pod";
         let named = "t.yaml: metadata.name: `s-0` is replaced: executors are named wordcount-k3f9x-exec-1 and so on";
         assert_eq!(compiled.warnings(), [words, named]);
         let body = compiled.render(1, 0, &PodOverrides::default());
@@ -467,6 +487,50 @@ mod tests {
             let mut spec = Map::from_iter([("affinity".to_owned(), affinity.clone())]);
             assert!(!unbind(&mut spec));
             assert_eq!(spec["affinity"], affinity);
+        }
+    }
+
+    /// Whatever else a pod mounts is somebody's own, and its program needs it.
+    #[test]
+    fn only_the_token_that_a_server_adds_is_dropped() {
+        let access = |name: &str, source: &str| json!({"name": name, "projected": {"sources": [{source: {}}]}});
+        let token = |name: &str| access(name, "serviceAccountToken");
+        let secret = |name: &str| json!({"name": name, "secret": {"secretName": name}});
+        let (none, hf) = (json!({}), json!({"serviceAccountName": "hf"}));
+        let of_old_field = json!({"serviceAccount": "hf"});
+        let without = json!({"automountServiceAccountToken": false});
+        let another = json!({"name": "default-token-7xk2p", "secret": {"secretName": "mine"}});
+        for (spec, volume, path, is_dropped) in [
+            (&none, token("kube-api-access-x2x4q"), TOKEN_PATH, true),
+            (&none, secret("default-token-7xk2p"), TOKEN_PATH, true),
+            (&hf, secret("hf-token-7xk2p"), TOKEN_PATH, true),
+            (&of_old_field, secret("hf-token-7xk2p"), TOKEN_PATH, true),
+            // Of another account.
+            (&none, secret("hf-token-7xk2p"), TOKEN_PATH, false),
+            (&hf, secret("default-token-7xk2p"), TOKEN_PATH, false),
+            // No server gives such a name.
+            (&none, token("kube-api-access-x2x4qq"), TOKEN_PATH, false),
+            (&none, another, TOKEN_PATH, false),
+            // It adds nothing else, nowhere else, and only where it may.
+            (&none, access("kube-api-access-x2x4q", "secret"), TOKEN_PATH, false),
+            (&hf, secret("hf-token-write"), "/token", false),
+            (&none, token("kube-api-access-x2x4q"), "/token", false),
+            (&without, token("kube-api-access-x2x4q"), TOKEN_PATH, false),
+        ] {
+            let mut spec = spec.clone();
+            let mounts = json!([{"name": volume["name"], "mountPath": path}]);
+            spec["containers"] = json!([{"name": "c", "volumeMounts": mounts}]);
+            spec["volumes"] = json!([volume]);
+            let (before, mut want) = (spec.clone(), Vec::new());
+            let dropped = remove(&mut Map::new(), spec.as_object_mut().unwrap());
+            if is_dropped {
+                want.push(format!("spec.volumes.{}", volume["name"].as_str().unwrap()));
+            }
+            let n_left = usize::from(!is_dropped);
+            assert_eq!(dropped, want, "{before}");
+            assert_eq!(spec["volumes"].as_array().unwrap().len(), n_left, "{before}");
+            let mounts = spec["containers"][0]["volumeMounts"].as_array().unwrap();
+            assert_eq!(mounts.len(), n_left, "{before}");
         }
     }
 
