@@ -242,9 +242,16 @@ const TABLE: &[Row] = &[
     row(429, "", "", RefusalClass::Throttled),
     // Before anything is stored: admission (apiserver, `admission/plugin/webhook` and `plugin/resourcequota`).
     row(500, "", "failed calling webhook \"", RefusalClass::WebhookBusy),
-    // A webhook's patch that does not fit the object (apiserver, `webhook/mutating/dispatcher.go`).
+    // A webhook's patch that is none, does not fit the object, or makes none of its kind (apiserver,
+    // `webhook/mutating/dispatcher.go`).
+    row(500, "", "Internal error occurred: json: ", RefusalClass::WebhookBusy),
+    row(500, "", "Internal error occurred: invalid character ", RefusalClass::WebhookBusy),
+    row(500, "", "Internal error occurred: Unexpected kind: ", RefusalClass::WebhookBusy),
     row(500, "", "operation does not apply: ", RefusalClass::WebhookBusy),
     row(500, "", " failed: test failed", RefusalClass::WebhookBusy),
+    row(500, "", "quantities must match the regular expression", RefusalClass::WebhookBusy),
+    row(500, "", "unable to parse quantity's suffix", RefusalClass::WebhookBusy),
+    row(500, "", "unable to parse numeric part of quantity", RefusalClass::WebhookBusy),
     // OpenShift gives each step of admission 13 s (apiserver-library-go, `admission/timeout/timeoutadmission.go`).
     row(500, "", "failed to complete mutation in ", RefusalClass::WebhookBusy),
     row(500, "", "failed to complete validation in ", RefusalClass::WebhookBusy),
@@ -476,6 +483,48 @@ mod tests {
             500,
             "InternalError",
             "Internal error occurred: jsonpatch add operation does not apply: doc is missing path: \"/metadata/annotations/x\": missing value",
+            RefusalClass::WebhookBusy,
+        ),
+        (
+            500,
+            "InternalError",
+            "Internal error occurred: json: cannot unmarshal number into Go struct field EnvVar.spec.containers.env.value of type string",
+            RefusalClass::WebhookBusy,
+        ),
+        (
+            500,
+            "InternalError",
+            "Internal error occurred: json: cannot unmarshal object into Go value of type jsonpatch.Patch",
+            RefusalClass::WebhookBusy,
+        ),
+        (
+            500,
+            "InternalError",
+            "Internal error occurred: Internal error occurred: Unexpected kind: unknown",
+            RefusalClass::WebhookBusy,
+        ),
+        (
+            500,
+            "InternalError",
+            "Internal error occurred: invalid character '<' looking for beginning of value",
+            RefusalClass::WebhookBusy,
+        ),
+        (
+            500,
+            "InternalError",
+            "Internal error occurred: quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'",
+            RefusalClass::WebhookBusy,
+        ),
+        (
+            500,
+            "InternalError",
+            "Internal error occurred: unable to parse quantity's suffix",
+            RefusalClass::WebhookBusy,
+        ),
+        (
+            500,
+            "InternalError",
+            "Internal error occurred: unable to parse numeric part of quantity",
             RefusalClass::WebhookBusy,
         ),
         (
