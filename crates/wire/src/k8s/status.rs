@@ -225,6 +225,10 @@ const TABLE: &[Row] = &[
     row(403, "", "not yet ready to handle request", RefusalClass::Transient),
     row(403, "", "caches not synchronized", RefusalClass::Transient),
     row(403, "", "forbidden: User \"", RefusalClass::Forbidden),
+    // The webhook of image policies is away (kubernetes, `plugin/pkg/admission/imagepolicy`; the words are client-go's).
+    on_create(403, "is forbidden: Post \"", RefusalClass::WebhookBusy),
+    on_create(403, "is forbidden: an error on the server ", RefusalClass::WebhookBusy),
+    on_create(403, "is forbidden: the server ", RefusalClass::WebhookBusy),
     // LimitRange, "must specify", PriorityClass, webhooks.
     on_create(403, "", RefusalClass::Invalid),
     row(403, "", "", RefusalClass::Forbidden),
@@ -424,6 +428,30 @@ mod tests {
             "Forbidden",
             "pods \"x\" is forbidden: management.example.com/Override node and namespace caches not synchronized",
             RefusalClass::Transient,
+        ),
+        (
+            403,
+            "Forbidden",
+            "pods \"x\" is forbidden: Post \"https://images.example.com:1323/policy?timeout=30s\": dial tcp 10.0.0.7:1323: connect: connection refused",
+            RefusalClass::WebhookBusy,
+        ),
+        (
+            403,
+            "Forbidden",
+            "pods \"x\" is forbidden: an error on the server (\"\") has prevented the request from succeeding",
+            RefusalClass::WebhookBusy,
+        ),
+        (
+            403,
+            "Forbidden",
+            "pods \"x\" is forbidden: the server is currently unable to handle the request",
+            RefusalClass::WebhookBusy,
+        ),
+        (
+            403,
+            "Forbidden",
+            "pods \"x\" is forbidden: image policy webhook backend denied one or more images: no",
+            RefusalClass::Invalid,
         ),
         (
             403,
