@@ -39,6 +39,21 @@ const OF_CONTROLLERS: [&str; 14] = [
 ];
 /// The same, of Jobs.
 const OF_JOBS: &str = "batch.kubernetes.io/";
+/// How labels and annotations begin by which frameworks find their pods, and delete what is too many, whoever owns it. A
+/// template may have them on purpose: Spark's have.
+const OF_FRAMEWORKS: [&str; 11] = [
+    "dask.org/",
+    "jobset.sigs.k8s.io/",
+    "leaderworkerset.sigs.k8s.io/",
+    "ray.io/",
+    "spark-app-selector",
+    "spark-exec-",
+    "spark-role",
+    "sparkoperator.k8s.io/",
+    "training.kubeflow.org/",
+    "volcano.sh/job-",
+    "workflows.argoproj.io/",
+];
 /// Annotations by which a network has given the pod its address. Some networks take them for a request.
 const OF_NETWORKS: [&str; 11] = [
     "cni.projectcalico.org/containerID",
@@ -93,22 +108,13 @@ pub(super) fn remove(
         SERVER_FIELDS.map(|field| metadata.remove(field).is_some_and(|value| !value.is_null()));
     let mut dropped = Vec::new();
     remove_of_run(metadata, spec, &mut dropped);
-    let mut drop = |map: &mut Map<String, Value>, key: &str, of: &str| {
-        dropped.extend(taken(map, key, of));
-    };
-    drop(metadata, "finalizers", "metadata");
-    for list in ["labels", "annotations"] {
-        let Some(map) = metadata.get_mut(list).and_then(Value::as_object_mut) else { continue };
-        let theirs = |key: &&String| {
-            let prefixes = [OF_JOBS, labels::PREFIX];
-            OF_CONTROLLERS.contains(&key.as_str())
-                || prefixes.iter().any(|prefix| key.starts_with(prefix))
-        };
-        let keys: Vec<String> = map.keys().filter(theirs).cloned().collect();
-        keys.iter().for_each(|key| drop(map, key, &format!("metadata.{list}")));
-    }
-    drop(spec, "priority", "spec");
-    drop(spec, "ephemeralContainers", "spec");
+    dropped.extend(taken(metadata, "finalizers", "metadata"));
+    remove_keys(metadata, &mut dropped, |key| {
+        let prefixes = [OF_JOBS, labels::PREFIX];
+        OF_CONTROLLERS.contains(&key) || prefixes.iter().any(|prefix| key.starts_with(prefix))
+    });
+    dropped.extend(taken(spec, "priority", "spec"));
+    dropped.extend(taken(spec, "ephemeralContainers", "spec"));
     // Alone they may be meant.
     let is_copy = theirs.contains(&true) || !dropped.is_empty();
     if is_copy {
@@ -123,22 +129,36 @@ fn taken(map: &mut Map<String, Value>, key: &str, of: &str) -> Option<String> {
     map.remove(key).filter(|value| !value.is_null()).map(|_| format!("{of}.{key}"))
 }
 
+/// Removes such labels and annotations.
+fn remove_keys(
+    metadata: &mut Map<String, Value>,
+    dropped: &mut Vec<String>,
+    is_theirs: impl Fn(&str) -> bool,
+) {
+    for list in ["labels", "annotations"] {
+        let Some(map) = metadata.get_mut(list).and_then(Value::as_object_mut) else { continue };
+        let keys: Vec<String> = map.keys().filter(|key| is_theirs(key)).cloned().collect();
+        dropped.extend(keys.iter().filter_map(|key| taken(map, key, &format!("metadata.{list}"))));
+    }
+}
+
 /// What only a pod that came from a server has for itself.
 fn remove_of_copy(
     metadata: &mut Map<String, Value>,
     spec: &mut Map<String, Value>,
     dropped: &mut Vec<String>,
 ) {
+    remove_keys(metadata, dropped, |key| {
+        let of_groups = gang::OWN_KEYS.iter().chain(&kueue::OWN_KEYS).chain(&OF_GROUPS);
+        let mut theirs = of_groups.chain(&OF_NETWORKS);
+        // Which queue may be meant.
+        key != kueue::QUEUE
+            && (theirs.any(|one| *one == key)
+                || OF_FRAMEWORKS.iter().any(|prefix| key.starts_with(prefix)))
+    });
     let mut drop = |map: &mut Map<String, Value>, key: &str, of: &str| {
         dropped.extend(taken(map, key, of));
     };
-    for list in ["labels", "annotations"] {
-        let Some(map) = metadata.get_mut(list).and_then(Value::as_object_mut) else { continue };
-        let of_groups = gang::OWN_KEYS.iter().chain(&kueue::OWN_KEYS).chain(&OF_GROUPS);
-        // Which queue may be meant.
-        let keys = of_groups.chain(&OF_NETWORKS).filter(|key| **key != kueue::QUEUE);
-        keys.for_each(|key| drop(map, key, &format!("metadata.{list}")));
-    }
     // Load balancers add readiness gates to the pods of their services, and open no others.
     for field in ["nodeName", "readinessGates", "schedulingGroup"] {
         drop(spec, field, "spec");
@@ -466,6 +486,38 @@ mod tests {
             assert_eq!(json!(left), want);
             assert!(!pod.to_string().contains("lost"), "whatever the pod's name is: {pod}");
             assert!(!pod.to_string().contains("mirror") && !pod.to_string().contains("rollouts"));
+        }
+    }
+
+    /// Spark and KubeRay delete pods by their labels, whoever owns them. Spark gives them to templates, too.
+    #[test]
+    fn by_what_frameworks_find_their_pods_is_dropped_from_a_copy_alone() {
+        let keys = [
+            "dask.org/workergroup-name",
+            "jobset.sigs.k8s.io/jobset-name",
+            "leaderworkerset.sigs.k8s.io/name",
+            "ray.io/cluster",
+            "spark-app-selector",
+            "spark-exec-id",
+            "spark-role",
+            "sparkoperator.k8s.io/app-name",
+            "training.kubeflow.org/job-name",
+            "volcano.sh/job-name",
+            "workflows.argoproj.io/workflow",
+        ];
+        for list in ["labels", "annotations"] {
+            let mut theirs: Map<String, Value> =
+                keys.iter().map(|key| ((*key).to_owned(), json!("x"))).collect();
+            theirs.insert("spark-app-name".to_owned(), json!("x"));
+            let own = Map::from_iter([(list.to_owned(), json!(theirs))]);
+            let mut copy = own.clone();
+            copy.insert("uid".to_owned(), json!("u"));
+            let dropped = remove(&mut copy, &mut Map::new());
+            assert_eq!(dropped, keys.map(|key| format!("metadata.{list}.{key}")));
+            assert_eq!(copy[list], json!({"spark-app-name": "x"}));
+            let mut same = own.clone();
+            assert_eq!(remove(&mut same, &mut Map::new()), [""; 0]);
+            assert_eq!(same, own);
         }
     }
 
