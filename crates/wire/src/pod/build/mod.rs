@@ -31,6 +31,7 @@ use posse_core::model::pod_text::{
     AffineParts, MemoryGrowth, Part, PodOverrides, PodText, SlotClaim,
 };
 use posse_core::model::settings::{OnLoss, Restart};
+use posse_encoding::amounts::requests_of_containers;
 use posse_encoding::quantity::Quantity;
 
 /// The kubelet ends a pod after this many seconds.
@@ -336,6 +337,7 @@ impl Build<'_> {
                 self.add_env(container, &field)?;
             }
         }
+        self.check_memory_of_pod(spec, main)?;
         let annotations = self.template.map(metadata, "annotations", "metadata.annotations")?;
         // A webhook may put a container before it, so its place says nothing.
         annotations.insert(labels::CONTAINER.to_owned(), json!(main_container));
@@ -376,7 +378,6 @@ impl Build<'_> {
     ) -> Result<(), TemplateError> {
         let Some(memory_scaling) = &self.context.settings.memory_scaling else { return Ok(()) };
         let field = format!("{field}.resources");
-        self.check_memory_of_pod(memory_scaling)?;
         let limit = container.get("resources").and_then(|all| all.get("limits")?.get("memory"));
         let request = container.get("resources").and_then(|all| all.get("requests")?.get("memory"));
         let steps = memory_scaling
@@ -389,21 +390,41 @@ impl Build<'_> {
         Ok(())
     }
 
-    /// A container cannot have more than its whole pod: the server would refuse each pod whose memory has grown.
-    fn check_memory_of_pod(&self, memory_scaling: &MemoryScaling) -> Result<(), TemplateError> {
-        let resources = self.template.spec.get("resources");
-        let limit = resources.and_then(|all| all.get("limits")?.get("memory"));
-        let bytes = |value: Option<Quantity>| value.map(Quantity::rounded_up_to_bytes);
-        let of_pod = bytes(limit.and_then(Quantity::of));
-        let Some(of_pod) = of_pod else { return Ok(()) };
-        if bytes(Quantity::parse(&memory_scaling.max)).is_none_or(|max| max <= of_pod) {
+    /// Containers cannot have more than their whole pod (KEP-2837): the server would refuse each pod whose memory has
+    /// grown. A pod without a request gets that of its containers.
+    fn check_memory_of_pod(
+        &self,
+        spec: &Map<String, Value>,
+        main: usize,
+    ) -> Result<(), TemplateError> {
+        let (Some(step), Some(of_pod)) = (self.memory.steps.last(), spec.get("resources")) else {
             return Ok(());
+        };
+        let mut grown = spec.clone();
+        let containers = grown.get_mut("containers");
+        let resources = containers.and_then(|all| all.get_mut(main)?.get_mut("resources"));
+        if let Some(resources) = resources {
+            for (list, amount) in [("limits", &step.limit), ("requests", &step.request)] {
+                let memory = resources.get_mut(list).and_then(|list| list.get_mut("memory"));
+                memory.into_iter().for_each(|memory| *memory = json!(amount));
+            }
         }
-        let message = format!(
-            "is below memory_max, which is {}: raise it, or lower memory_max",
-            memory_scaling.max
-        );
-        Err(self.fail("spec.resources.limits.memory", message))
+        let asked = requests_of_containers(&grown).get("memory");
+        // The main container may get more than all ask for.
+        let limit = Quantity::parse(&step.limit)
+            .filter(|limit| asked.is_none_or(|asked| limit.exceeds(asked)));
+        for (list, least) in [("limits", limit.or(asked)), ("requests", asked)] {
+            let given = of_pod.get(list).and_then(|list| Quantity::of(list.get("memory")?));
+            let is_too_much = |least: &Quantity| given.is_some_and(|given| least.exceeds(given));
+            if let Some(least) = least.filter(is_too_much) {
+                let least = least.canonical();
+                let message = format!(
+                    "is below the {least} that its containers take at memory_max: raise it, or lower memory_max"
+                );
+                return Err(self.fail(&format!("spec.resources.{list}.memory"), message));
+            }
+        }
+        Ok(())
     }
 
     /// Puts posse's variables first, so that the template's own may refer to them (`$(NAME)`).

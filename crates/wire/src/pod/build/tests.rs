@@ -201,27 +201,31 @@ fn errors_name_file_and_field() {
 
 #[test]
 fn memory_grows_within_what_the_whole_pod_may_have() {
-    for (of_pod, want) in [
-        ("", None),
-        ("resources: {limits: {cpu: 2}},", None),
-        ("resources: {limits: {memory: 2Gi}},", None),
-        (
-            "resources: {limits: {memory: 1Gi}},",
-            Some(
-                "t.yaml: spec.resources.limits.memory: is below memory_max, which is 2Gi: raise it, or lower \
-                 memory_max",
-            ),
-        ),
+    // With a second container they take 2112Mi, also where the server gives the pod its request.
+    for (of_pod, beside, want) in [
+        ("", "", None),
+        ("limits: {cpu: 2}", "", None),
+        ("limits: {memory: 2Gi}", "", None),
+        ("limits: {memory: 1Gi}", "", Some("limits.memory: is below the 2Gi")),
+        ("limits: {memory: 2Gi}", "64Mi", Some("limits.memory: is below the 2112Mi")),
+        ("limits: {memory: 2112Mi}", "64Mi", None),
+        ("requests: {memory: 1Gi}", "", Some("requests.memory: is below the 2Gi")),
+        ("requests: {memory: 2Gi}", "", None),
+        ("requests: {memory: 2Gi}", "64Mi", Some("requests.memory: is below the 2112Mi")),
+        ("requests: {memory: all}", "", None),
     ] {
+        let other = format!("{{name: z, resources: {{requests: {{memory: {beside}}}}}}}");
         let worker = "{name: a, image: b, resources: {limits: {memory: 512Mi}}}";
-        let pod = format!("spec: {{{of_pod} containers: [{worker}]}}");
+        let pod = format!("spec: {{resources: {{{of_pod}}}, containers: [{worker}, {other}]}}");
         let memory_scaling =
             Some(MemoryScaling { permille: 1_500, max: "2Gi".to_owned(), grow_at_permille: None });
         let settings = PodSettings { memory_scaling, ..PodSettings::default() };
         let template = Template::parse("t.yaml", &pod).unwrap();
         let got = template.compile(&PodContext { settings, ..context() });
         let got = got.err().map(|error| error.to_string());
-        assert_eq!(got.as_deref(), want, "{of_pod}");
+        let way_out = "that its containers take at memory_max: raise it, or lower memory_max";
+        let want = want.map(|want| format!("t.yaml: spec.resources.{want} {way_out}"));
+        assert_eq!(got, want, "{of_pod}");
     }
 }
 
