@@ -15,7 +15,7 @@ use posse_kube::http::Http;
 pub struct Connection {
     pub http: Http,
     pub namespace: String,
-    /// posse runs in a pod of this cluster.
+    /// posse runs in a pod with a service account.
     pub home: Option<Home>,
     /// The server and the identity, and where they were found.
     pub described: String,

@@ -35,55 +35,70 @@ const GRACE_DEFAULT_S: u64 = 30;
 #[derive(Clone, Copy)]
 pub struct Hints<'a> {
     pub env: &'a dyn Fn(&str) -> Option<String>,
-    /// If we run in a pod of this cluster.
+    /// If we run in a pod with a service account.
     pub home: Option<&'a Home>,
     /// The namespace of the executors.
     pub namespace: &'a str,
+}
+
+impl Hints<'_> {
+    fn var(&self, name: &str) -> Option<String> {
+        (self.env)(name).filter(|value| !value.is_empty())
+    }
+
+    fn named(&self) -> Option<OwnerRef> {
+        Some(OwnerRef::pod(self.var("POD_NAME")?, self.var("POD_UID")?))
+    }
 }
 
 /// Finds the driver's pod, in this order: POD_NAME and POD_UID, the pod that the token is bound to,
 /// the pod with the name in HOSTNAME if it has our IP address. `None` if we do not run in a pod of
 /// the executors' namespace.
 pub fn find(hints: Hints<'_>, http: &Http) -> Option<OwnerRef> {
-    let var = |name: &str| (hints.env)(name).filter(|value| !value.is_empty());
-    if let Some(Home { namespace: ours, .. }) = hints.home
-        && ours != hints.namespace
+    if hints.home.is_none() && hints.var("KUBERNETES_SERVICE_HOST").is_none() {
+        return hints.named();
+    }
+    let says_why = |why: &String| {
+        warn!(
+            "{why}: the executors get no owner, and after this pod is killed, only posse cleanup --instance deletes them"
+        );
+    };
+    own_pod(hints, http).inspect_err(says_why).ok()
+}
+
+/// The pod that we run in, or why it can own nothing.
+fn own_pod(hints: Hints<'_>, http: &Http) -> Result<OwnerRef, String> {
+    let Hints { home, namespace, .. } = hints;
+    let home_used = home.filter(|home| home.is_used);
+    if let Some(Home { namespace: ours, .. }) = home_used
+        && ours != namespace
     {
         // The garbage collector deletes an object whose owner is not in the same namespace.
-        warn!(
-            "this pod is in namespace {ours}, the executors are in {}: they get no owner and are \
-             not deleted if this pod is killed",
-            hints.namespace
-        );
-        return None;
+        return Err(format!("this pod is in namespace {ours}, the executors are in {namespace}"));
     }
-    if let (Some(name), Some(uid)) = (var("POD_NAME"), var("POD_UID")) {
-        let owner = OwnerRef::pod(name, uid);
-        // A pod of another cluster than the one that the kubeconfig names. The garbage collector deletes an object whose
-        // owner does not exist, so an owner that was not seen is none.
-        let is_elsewhere = hints.home.is_none() && var("KUBERNETES_SERVICE_HOST").is_some();
-        if !is_elsewhere {
-            return Some(owner);
+    let bound = home.and_then(|home| home.pod.as_ref());
+    let told = hints.named().or_else(|| bound.map(|pod| OwnerRef::pod(&pod.name, &pod.uid)));
+    match (told, home_used) {
+        (Some(owner), Some(_)) => Ok(owner),
+        (Some(owner), None) => shown(owner, namespace, http),
+        (None, Some(_)) => from_host_name(hints, http),
+        (None, None) => {
+            Err("no token tells which pod this is; set POD_NAME and POD_UID".to_owned())
         }
-        let pod = DriverPod::new(http.clone(), hints.namespace, &owner);
-        let why = match with_retries(|| pod.deletion()) {
-            Ok(OwnPod::Alive | OwnPod::Deleting { .. }) => return Some(owner),
-            Ok(OwnPod::Gone) => "is not".to_owned(),
-            Err(refusal) => format!("was not seen ({refusal})"),
-        };
-        warn!(
-            "this pod, {}, {why} in namespace {} of {}: the executors get no owner and are not deleted if this pod is \
-             killed",
-            owner.name,
-            hints.namespace,
-            http.server()
-        );
-        return None;
     }
-    match &hints.home?.pod {
-        Some(pod) => Some(OwnerRef::pod(&pod.name, &pod.uid)),
-        None => from_host_name(&var("HOSTNAME")?, hints.namespace, http),
-    }
+}
+
+/// A kubeconfig may lead to another cluster or, by any address, to the pod's own: only a server that shows the pod is
+/// the pod's. The garbage collector deletes an object whose owner does not exist, so an owner that was not seen is none.
+fn shown(owner: OwnerRef, namespace: &str, http: &Http) -> Result<OwnerRef, String> {
+    let pod = DriverPod::new(http.clone(), namespace, &owner);
+    let why = match with_retries(|| pod.deletion()) {
+        Ok(OwnPod::Alive | OwnPod::Deleting { .. }) => return Ok(owner),
+        Ok(OwnPod::Gone) => "is not".to_owned(),
+        Err(refusal) => format!("was not seen ({refusal})"),
+    };
+    let server = http.server();
+    Err(format!("this pod, {}, {why} in namespace {namespace} of {server}", owner.name))
 }
 
 /// The driver's pod. It stores the id high water mark if there is no Lease.
@@ -246,33 +261,31 @@ fn is_of_lost_node(condition: &Condition) -> bool {
     condition.kind == "Ready" && condition.status == "False" && condition.reason.is_empty()
 }
 
-fn from_host_name(host_name: &str, namespace: &str, http: &Http) -> Option<OwnerRef> {
+fn from_host_name(hints: Hints<'_>, http: &Http) -> Result<OwnerRef, String> {
+    let unknown =
+        |problem: String| format!("this pod is not known ({problem}); set POD_NAME and POD_UID");
     let is_allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.');
-    if !host_name.chars().all(is_allowed) {
-        return None;
-    }
-    let ours = http.local_address().ok()?;
+    let host_name = hints
+        .var("HOSTNAME")
+        .filter(|name| name.chars().all(is_allowed))
+        .ok_or_else(|| unknown("HOSTNAME names none".to_owned()))?;
+    let ours = http.local_address().map_err(|error| unknown(error.to_string()))?;
     let deadline = Instant::now() + ADDRESS_TIMEOUT;
     loop {
-        let path = object_path("/api/v1", namespace, "pods", Some(host_name));
+        let path = object_path("/api/v1", hints.namespace, "pods", Some(&host_name));
         let problem = match read_pod(http, path) {
             Ok(pod) if pod.status.pod_ip == Some(ours) => {
-                return Some(OwnerRef::pod(pod.metadata.name, pod.metadata.uid));
+                return Ok(OwnerRef::pod(pod.metadata.name, pod.metadata.uid));
             }
             Ok(pod) if pod.status.pod_ip.is_some() => {
-                debug!("pod {host_name} does not have our address {ours}: it is not our pod");
-                return None;
+                return Err(unknown(format!("pod {host_name} does not have our address {ours}")));
             }
-            Ok(_) => "it has no address yet".to_owned(),
-            Err(refusal) if is_final(refusal.class) => return None,
+            Ok(_) => format!("pod {host_name} has no address yet"),
+            Err(refusal) if is_final(refusal.class) => return Err(unknown(refusal.to_string())),
             Err(refusal) => refusal.to_string(),
         };
         if Instant::now() >= deadline {
-            warn!(
-                "cannot find out whether pod {host_name} is this pod ({problem}): the executors \
-                 get no owner and are not deleted if this pod is killed; set POD_NAME and POD_UID"
-            );
-            return None;
+            return Err(unknown(problem));
         }
         thread::sleep(ADDRESS_INTERVAL);
     }
@@ -353,24 +366,32 @@ mod tests {
         // The pod that the server has under this name is another one.
         let elsewhere: &[(&str, &str)] = &[in_pod, named[0], named[1]];
         let here: &[(&str, &str)] = &[in_pod, named[0], ("POD_UID", "u-1")];
+        let shown = BoundPod { name: "driver".to_owned(), uid: "u-1".to_owned() };
+        let only_in_pod: &[(&str, &str)] = &[in_pod, hosted[0]];
         for (vars, account, want) in [
             (named, None, Some("u-3")),
-            (named, Some((Some(&bound), "ns")), Some("u-3")),
-            (named, Some((Some(&bound), "other")), None),
-            (elsewhere, Some((Some(&bound), "ns")), Some("u-3")),
+            (named, Some((Some(&bound), "ns", true)), Some("u-3")),
+            (named, Some((Some(&bound), "other", true)), None),
+            (elsewhere, Some((Some(&bound), "ns", true)), Some("u-3")),
+            (elsewhere, Some((Some(&shown), "ns", false)), None),
             (elsewhere, None, None),
             (here, None, Some("u-1")),
-            (half, Some((Some(&bound), "ns")), Some("u-2")),
+            (here, Some((Some(&bound), "other", false)), Some("u-1")),
+            (half, Some((Some(&bound), "ns", true)), Some("u-2")),
+            (half, Some((Some(&shown), "ns", false)), Some("u-1")),
             (half, None, None),
-            (hosted, Some((Some(&bound), "ns")), Some("u-2")),
-            (hosted, Some((None, "ns")), Some("u-1")),
+            (hosted, Some((Some(&bound), "ns", true)), Some("u-2")),
+            (hosted, Some((Some(&bound), "ns", false)), None),
+            (hosted, Some((None, "ns", true)), Some("u-1")),
+            // Another cluster may have a pod of this name.
+            (hosted, Some((None, "ns", false)), None),
+            (only_in_pod, None, None),
             (hosted, None, None),
-            (strange, Some((None, "ns")), None),
-            (&[], Some((None, "ns")), None),
+            (strange, Some((None, "ns", true)), None),
+            (&[], Some((None, "ns", true)), None),
         ] {
-            let home = account.map(|(pod, namespace): (Option<&BoundPod>, &str)| Home {
-                namespace: namespace.to_owned(),
-                pod: pod.cloned(),
+            let home = account.map(|(pod, namespace, is_used): (Option<&BoundPod>, &str, _)| {
+                Home { namespace: namespace.to_owned(), pod: pod.cloned(), is_used }
             });
             let env = |name: &str| {
                 vars.iter().find(|(given, _)| *given == name).map(|(_, v)| (*v).to_owned())
@@ -406,7 +427,7 @@ mod tests {
             Answer::json(status, body)
         });
         let env = |name: &str| (name == "HOSTNAME").then(|| "driver".to_owned());
-        let home = Home { namespace: "ns".to_owned(), pod: None };
+        let home = Home { namespace: "ns".to_owned(), pod: None, is_used: true };
         let hints = Hints { env: &env, home: Some(&home), namespace: "ns" };
         let found = find(hints, &plain_client(server.address));
         assert_eq!(found.map(|owner| owner.uid).as_deref(), Some("u-1"));

@@ -50,7 +50,8 @@ pub(super) fn cluster(
         source: BlobSource::File(dir.join("ca.crt")),
     };
     roots.read()?;
-    let home = Home { namespace: own_namespace(dir), pod: bound_pod(first.reveal()) };
+    let home =
+        Home { namespace: own_namespace(dir), pod: bound_pod(first.reveal()), is_used: true };
     Ok(Cluster {
         proxy: proxy::from_env(sources, &server)?,
         namespace: namespace.unwrap_or_else(|| home.namespace.clone()),
@@ -72,6 +73,8 @@ pub struct Home {
     pub namespace: String,
     /// The pod that the token is bound to.
     pub pod: Option<BoundPod>,
+    /// The account is our identity, so the server is that of the pod's own cluster.
+    pub is_used: bool,
 }
 
 impl Home {
@@ -81,7 +84,7 @@ impl Home {
         let dir = sources.service_account_dir;
         let token = read_token(&dir.join("token")).ok();
         let pod = token.and_then(|token| bound_pod(token.reveal()));
-        Some(Self { namespace: own_namespace(dir), pod })
+        Some(Self { namespace: own_namespace(dir), pod, is_used: false })
     }
 }
 
@@ -155,13 +158,13 @@ mod tests {
         assert_eq!(cluster.server.to_string(), "https://[fd00::1]:6443");
     }
 
-    /// `$KUBECONFIG`, `~/.kube/config`, `--context`, has an account; server, namespace, is in the server's cluster.
+    /// `$KUBECONFIG`, `~/.kube/config`, `--context`, has an account; server, namespace.
     type Case<'a> = (
         Option<&'a str>,
         Option<&'a str>,
         Option<&'a str>,
         bool,
-        Result<(&'a str, &'a str, bool), &'a str>,
+        Result<(&'a str, &'a str), &'a str>,
     );
 
     fn resolve_case(folder: &Folder, case: &Case<'_>) -> Result<Cluster, String> {
@@ -205,25 +208,25 @@ mod tests {
         let dangling = named.replace("name: k", "name: l");
         let (there, here) = ("https://other.example.com", "https://10.96.0.1");
         let cases: [Case<'_>; 20] = [
-            (None, None, None, true, Ok((here, "analytics", true))),
+            (None, None, None, true, Ok((here, "analytics"))),
             (None, None, None, false, Err("mount a service account token")),
-            (Some(&named), None, None, true, Ok((there, "theirs", false))),
-            (Some(&named), None, None, false, Ok((there, "theirs", false))),
+            (Some(&named), None, None, true, Ok((there, "theirs"))),
+            (Some(&named), None, None, false, Ok((there, "theirs"))),
             // As with kubectl.
-            (Some(&other), None, None, true, Ok((there, "analytics", false))),
-            (Some(&other), None, None, false, Ok((there, "default", false))),
-            (Some(&ours), None, None, true, Ok((here, "theirs", true))),
-            (None, Some(&named), None, true, Ok((here, "analytics", true))),
-            (None, Some(&named), None, false, Ok((there, "theirs", false))),
-            (None, Some(&named), Some("c"), true, Ok((there, "theirs", false))),
-            (None, Some("not: [a kubeconfig"), None, true, Ok((here, "analytics", true))),
-            (None, Some(only_namespace), None, true, Ok((here, "my-ns", true))),
-            (None, Some(only_namespace), Some("dask"), true, Ok((here, "my-ns", true))),
+            (Some(&other), None, None, true, Ok((there, "analytics"))),
+            (Some(&other), None, None, false, Ok((there, "default"))),
+            (Some(&ours), None, None, true, Ok((here, "theirs"))),
+            (None, Some(&named), None, true, Ok((here, "analytics"))),
+            (None, Some(&named), None, false, Ok((there, "theirs"))),
+            (None, Some(&named), Some("c"), true, Ok((there, "theirs"))),
+            (None, Some("not: [a kubeconfig"), None, true, Ok((here, "analytics"))),
+            (None, Some(only_namespace), None, true, Ok((here, "my-ns"))),
+            (None, Some(only_namespace), Some("dask"), true, Ok((here, "my-ns"))),
             (None, Some(only_namespace), Some("none"), true, Err("there is no context \"none\"")),
-            (Some(only_namespace), Some(&named), None, true, Ok((here, "my-ns", true))),
-            (Some(only_namespace), None, Some("dask"), true, Ok((here, "my-ns", true))),
+            (Some(only_namespace), Some(&named), None, true, Ok((here, "my-ns"))),
+            (Some(only_namespace), None, Some("dask"), true, Ok((here, "my-ns"))),
             (Some(only_namespace), None, None, false, Err("mount a service account token")),
-            (Some(""), None, None, true, Ok((here, "analytics", true))),
+            (Some(""), None, None, true, Ok((here, "analytics"))),
             (Some("{contexts: ["), None, None, true, Err("config:1:")),
             (Some(&dangling), None, None, true, Err("there is no cluster \"k\"")),
         ];
@@ -233,12 +236,14 @@ mod tests {
             let (kubeconfig, home, context, has_account, want) = case;
             let row = format!("{kubeconfig:?} {home:?} {context:?} {has_account}");
             match (found, want) {
-                (Ok(cluster), Ok((server, namespace, is_at_home))) => {
+                (Ok(cluster), Ok((server, namespace))) => {
                     let got = (cluster.server.to_string(), cluster.namespace.as_str());
                     assert_eq!(got, (server.to_owned(), namespace), "{row}");
-                    assert_eq!(cluster.home.is_some(), is_at_home, "{row}");
                     let is_account = cluster.to_string().contains("the pod's service account");
                     assert_eq!(is_account, server == here && kubeconfig != Some(&ours), "{row}");
+                    // Its address does not tell whether another server is the pod's own.
+                    let is_used = cluster.home.map(|home| home.is_used);
+                    assert_eq!(is_used, has_account.then_some(is_account), "{row}");
                 }
                 (Err(error), Err(part)) => assert!(error.contains(part), "{row}: {error}"),
                 (found, want) => panic!("{row}: {found:?} instead of {want:?}"),

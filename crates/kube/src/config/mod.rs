@@ -93,12 +93,7 @@ impl<'a> Sources<'a> {
             };
         }
         match (kubeconfig::choose(self), pod) {
-            (Ok(Choice::Cluster(cluster)), pod) => {
-                let is_ours =
-                    |address: &String| Server::parse(address).ok() == Some(cluster.server.clone());
-                let home = pod.filter(is_ours).and_then(|_| Home::of(self));
-                Ok(Cluster { home, ..*cluster })
-            }
+            (Ok(Choice::Cluster(cluster)), _) => Ok(Cluster { home: Home::of(self), ..*cluster }),
             (Ok(Choice::Open { namespace, .. }), Some(address)) => {
                 incluster::cluster(self, &address, namespace)
             }
@@ -155,7 +150,7 @@ pub struct Cluster {
     pub server: Server,
     /// The namespace of the context or of the service account.
     pub namespace: String,
-    /// We run in a pod of this cluster.
+    /// We run in a pod with a service account.
     pub home: Option<Home>,
     /// Where this was found, for the log.
     pub(crate) origin: String,

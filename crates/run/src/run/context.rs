@@ -19,7 +19,7 @@ pub struct ApiServer {
     pub http: Http,
     /// The default namespace.
     pub namespace: String,
-    /// posse runs in a pod of this cluster.
+    /// posse runs in a pod with a service account.
     pub home: Option<Home>,
     /// What `--context` has named.
     pub context: Option<String>,
@@ -55,7 +55,8 @@ impl RunContext {
     ) -> Result<Self, RunError> {
         let namespace = settings.namespace.clone().unwrap_or_else(|| server.namespace.clone());
         let hints = Hints { env, home: server.home.as_ref(), namespace: &namespace };
-        let pod = driver_pod::find(hints, &server.http);
+        // The embedded cluster ends with us, and has no pod of the cluster that we run in.
+        let pod = (!server.is_embedded).then(|| driver_pod::find(hints, &server.http)).flatten();
         // Only a Lease says which of two pods may act.
         let job = job.filter(|_| settings.lease && pod.is_some());
         let outlived = job.filter(|_| settings.keeps_executors());
