@@ -187,7 +187,7 @@ const SCENARIOS: &[Scenario] = scenarios! {
     Embedded apps_page::{apps_page_over_an_outage};
     Both submit_ends::{submit_with_a_mounted_image};
     Own submit_ends::{
-        submit_behind_a_side_car, submit_keeps_the_last_log, submit_gives_up_a_missing_image, submit_says_what_is_missing,
+        submit_behind_a_side_car, submit_keeps_the_last_log, submit_under_a_quota_of_pods, submit_gives_up_a_missing_image, submit_says_what_is_missing,
         submit_shows_last_lines,
     };
     Embedded reach::{

@@ -29,6 +29,7 @@ use posse_kube::api::pods::Pods;
 use posse_kube::api::queues;
 use posse_kube::http::Http;
 use posse_submit::apps::App;
+use posse_submit::state::DriverState;
 use posse_wire::control::event_text::{fact, facts, string};
 use posse_wire::control::status_json::{GroupJson, RunNames, StatusJson};
 use posse_wire::k8s::labels::{EXECUTOR_ID, INSTANCE, Selection};
@@ -256,7 +257,7 @@ fn explain_ended_run(
         .map_err(|refusal| server.failure(&format!("{why}; its executors"), &refusal))?;
     let apps = Objects::new(server.http.clone(), Some(&namespace));
     let apps = posse_submit::apps::find(&apps, &[app.to_owned()]).unwrap_or_default();
-    let ended = apps.iter().find_map(|app| Some((app, ended_line(app)?)));
+    let ended = apps.iter().find_map(|app| Some((app, driver_line(app)?)));
     if let (true, None, Some((ended, line))) = (pods.is_empty(), id, &ended) {
         let application = ended.to_json(Timestamp::now().as_second());
         let (text, json) = (line.clone(), json!({"application": application, "executors": []}));
@@ -300,9 +301,17 @@ fn explain_ended_run(
     print_listing(&listing, args.output, out)
 }
 
-/// How a submitted application ended, and what shows more; none if it has not ended.
-fn ended_line(app: &App) -> Option<String> {
-    let state = app.state.filter(|state| state.is_over())?;
+/// How a submitted application ended, and what shows more, or why its driver has no pod; else none.
+fn driver_line(app: &App) -> Option<String> {
+    let state = app.state?;
+    if matches!(state, DriverState::Pending | DriverState::Retrying) {
+        let line =
+            format!("application {}: {}, {}", app.name, state.as_str(), app.waiting.as_ref()?);
+        return Some(one_line(&line).into_owned() + "\n");
+    }
+    if !state.is_over() {
+        return None;
+    }
     let code = app.exit_code.map_or_else(String::new, |code| format!(", exit code {code}"));
     let pod = app.driver.as_ref().map_or_else(String::new, |pod| format!(", driver pod {pod}"));
     let (name, state) = (&app.name, state.as_str());

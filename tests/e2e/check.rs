@@ -71,7 +71,7 @@ pub fn check_before_a_run(server: &dyn Server) {
     let admin = server.access(Who::Admin);
     let (report, code) = check(&scene, &admin, 4, &[]);
     assert_eq!(code, 0, "too little room is no failure: {report:#}");
-    expect(&report, "quota", "warning", "room has 3 of 3 pods left, the executors need 4");
+    expect(&report, "quota", "warning", "room has 3 of 3 pods left, the run needs 4");
     let (report, _) = check(&scene, &admin, 3, &[]);
     expect(&report, "quota", "ok", "room for all executors");
 

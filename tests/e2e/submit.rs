@@ -272,7 +272,7 @@ pub fn submit_refused_half_way(server: &dyn Server) {
 }
 
 /// Sets the namespace's quota, and waits until it is in force.
-fn allow(scene: &Scene<'_>, hard: &Value) {
+pub(super) fn allow(scene: &Scene<'_>, hard: &Value) {
     let quotas = path(scene, "/api/v1", "resourcequotas");
     let body = json!({"metadata": {"name": "room"}, "spec": {"hard": hard}});
     if scene.admin.get(&format!("{quotas}/room")).code == 200 {

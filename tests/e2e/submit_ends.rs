@@ -2,10 +2,10 @@
 
 use serde_json::{Value, json};
 
-use super::submit::{ask, expect, made, pod_of, pods_of, run, stop_and_finish};
+use super::submit::{allow, ask, expect, made, pod_of, pods_of, run, stop_and_finish};
 use crate::support::embedded::Embedded;
 use crate::support::posse::said;
-use crate::support::scene::Scene;
+use crate::support::scene::{Scene, name_of};
 use crate::support::server::{Server, pods_path};
 use crate::support::wait::{PATIENCE, wait_for, wait_value};
 
@@ -129,6 +129,32 @@ pub fn submit_keeps_the_last_log() {
     let ended = ["application shop has ended: Failed, exit code 3", "`posse logs shop`"];
     expect(&ask(&scene, &["explain", "shop"]), 0, &ended);
     expect(&ask(&scene, &["apps", "nosuch"]), 1, &["there is no application nosuch"]);
+    stop_and_finish(scene);
+}
+
+/// A quota counts the pod that has failed: the Job never gets another one, and everybody who looks is told why.
+pub fn submit_under_a_quota_of_pods() {
+    let own = Embedded::start_with(&["--rbac"]);
+    let scene = Scene::new(&own);
+    allow(&scene, &json!({"count/pods": "1"}));
+    let driver = json!({"driver": {"command": ["sh", "-c", "exit 3"], "env": [], "retries": 1,
+        "pod": {"spec": {"serviceAccountName": null}}}});
+    let submit = run(&scene).settings(driver);
+    expect(&submit.once(&["submit", "--create-rbac", "--no-wait"]), 0, &["submitted"]);
+    wait_value(PATIENCE, "the refused pod to be told", || {
+        let output = ask(&scene, &["explain", "shop"]);
+        let said = said(&output);
+        if said.contains("exceeded quota") { Ok(()) } else { Err(said) }
+    });
+    let pod = name_of(&pods_of(&scene, "driver")[0]).to_owned();
+    let words = [
+        "Retrying",
+        "job shop-driver cannot replace its pod: FailedCreate",
+        "exceeded quota: room, requested: count/pods=1",
+        &format!("its ended pods ({pod}) hold a part of it: raise the quota"),
+    ];
+    expect(&ask(&scene, &["explain", "shop"]), 0, &words);
+    expect(&ask(&scene, &["apps", "-o", "wide"]), 0, &words);
     stop_and_finish(scene);
 }
 

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
+use crate::no_pod::why_no_pod;
 use crate::plan::driver_selector;
 use crate::state::{DriverState, exit_code, newest, running_rest, state};
 use crate::workload::owned_pods;
@@ -38,7 +39,8 @@ pub struct App {
     pub n_failed: u64,
     /// The executors that the server has, by group. Those of a run on this host are not known to it with another cluster.
     pub groups: BTreeMap<String, GroupUse>,
-    /// Why most of the pending ones do not run, in the word of the scheduler or the kubelet.
+    /// Why the driver's Job has no pod, else why most of the pending ones do not run, in the word of the scheduler or the
+    /// kubelet.
     pub waiting: Option<String>,
     /// The number of executors at start by its configuration, if known.
     pub n_wanted: Option<u64>,
@@ -119,7 +121,8 @@ pub fn find(objects: &Objects, patterns: &[String]) -> Result<Vec<App>, Refusal>
     let (jobs, _) = objects.list(Kind::Job, &driver_selector(None), &Job::parse)?;
     let of_posse = format!("{}={}", MANAGED_BY.0, MANAGED_BY.1);
     let (pods, _) = objects.list(Kind::Pod, &of_posse, &AppPod::parse)?;
-    let mut apps = group_by_app(jobs, pods, Timestamp::now().as_second());
+    let no_pod = |job: &Job, drivers: &[PodDetails]| why_no_pod(objects, job, drivers);
+    let mut apps = group_by_app(jobs, pods, Timestamp::now().as_second(), &no_pod);
     apps.retain(|app| patterns.is_empty() || patterns.iter().any(|one| matches(one, &app.name)));
     Ok(apps)
 }
@@ -184,7 +187,10 @@ struct AppObjects {
     executors: Vec<Executor>,
 }
 
-fn group_by_app(jobs: Vec<Job>, pods: Vec<AppPod>, now_s: i64) -> Vec<App> {
+/// Why a Job with these pods has none that could run.
+type NoPod<'a> = &'a dyn Fn(&Job, &[PodDetails]) -> Option<String>;
+
+fn group_by_app(jobs: Vec<Job>, pods: Vec<AppPod>, now_s: i64, no_pod: NoPod<'_>) -> Vec<App> {
     let mut all: BTreeMap<AppKey, AppObjects> = BTreeMap::new();
     for job in jobs {
         let Some(key) = key_of(&job.meta) else { continue };
@@ -203,7 +209,7 @@ fn group_by_app(jobs: Vec<Job>, pods: Vec<AppPod>, now_s: i64) -> Vec<App> {
             AppPod::Other => {}
         }
     }
-    all.into_iter().map(|(key, parts)| app(key, parts, now_s)).collect()
+    all.into_iter().map(|(key, parts)| app(key, parts, now_s, no_pod)).collect()
 }
 
 fn key_of(meta: &Meta) -> Option<AppKey> {
@@ -248,7 +254,7 @@ fn waiting(live: &[&Executor]) -> Option<String> {
     most.map(|(reason, _)| reason.to_owned())
 }
 
-fn app((namespace, name): AppKey, parts: AppObjects, now_s: i64) -> App {
+fn app((namespace, name): AppKey, parts: AppObjects, now_s: i64, no_pod: NoPod<'_>) -> App {
     let AppObjects { job, drivers, executors } = parts;
     let drivers = &owned_pods(job.as_ref(), drivers);
     let driver = newest(drivers);
@@ -274,7 +280,7 @@ fn app((namespace, name): AppKey, parts: AppObjects, now_s: i64) -> App {
         n_pending: live.len() as u64 - n_running,
         n_failed: executors.iter().filter(|pod| pod.has_failed).count() as u64,
         groups: groups(&executors, now_s),
-        waiting: waiting(&live),
+        waiting: job.as_ref().and_then(|job| no_pod(job, drivers)).or_else(|| waiting(&live)),
         n_wanted: wanted.and_then(|text| text.parse().ok()),
         driver: driver.map(|pod| pod.name().to_owned()),
         node: driver.and_then(|pod| pod.facts.node.as_deref()).map(str::to_owned),
@@ -423,7 +429,7 @@ mod tests {
         ];
         let pods = pods.map(|pod| AppPod::parse(pod.to_string().as_bytes()).unwrap());
         let job = Job::parse(job.to_string().as_bytes()).unwrap();
-        let apps = group_by_app(vec![job], pods.into(), 1_767_225_600 + 3_600);
+        let apps = group_by_app(vec![job], pods.into(), 1_767_225_600 + 3_600, &|_, _| None);
         let [outside, wc] = apps.as_slice() else { panic!("{apps:?}") };
         assert_eq!((outside.state, outside.executors().as_str()), (None, "1"));
         assert_eq!(outside.instance.as_deref(), Some("k3f9x"));
@@ -455,7 +461,7 @@ mod tests {
         let job = labelled("wc", "driver", json!({"metadata": {"uid": "j"}}));
         let job = Job::parse(job.to_string().as_bytes()).unwrap();
         let proxy = json!({"running": {}});
-        let apps = group_by_app(vec![job], vec![driver(proxy)], 0);
+        let apps = group_by_app(vec![job], vec![driver(proxy)], 0, &|_, _| None);
         assert_eq!(apps[0].state, Some(DriverState::Retrying));
         assert_eq!(apps[0].to_json(0)["driver"]["rest"], json!(["proxy"]));
     }
@@ -474,7 +480,11 @@ mod tests {
             driver["metadata"]["ownerReferences"] = json!([{"uid": "j"}]);
             let job = Job::parse(job.to_string().as_bytes()).unwrap();
             let driver = AppPod::parse(driver.to_string().as_bytes()).unwrap();
-            assert_eq!(group_by_app(vec![job], vec![driver], 0)[0].executors(), want, "{phase}");
+            assert_eq!(
+                group_by_app(vec![job], vec![driver], 0, &|_, _| None)[0].executors(),
+                want,
+                "{phase}"
+            );
         }
     }
 }

@@ -12,10 +12,11 @@ use crate::changes::{READ_RETRIES, wait_for_change};
 use crate::driver_logs::{DriverLogs, LOG_END};
 use crate::give_up::{GiveUp, Start, remove, try_no_more};
 use crate::listener::{FollowEvent, Listener};
+use crate::no_pod::{NO_ROOM, last_warning, why_no_pod};
 use crate::plan::driver_selector;
 use crate::state::{
-    DriverState, exit_code, image_problem, job_end, last_lines, newest, pod_line,
-    reason_and_message, starts_since, state, volume_remedy,
+    exit_code, image_problem, job_end, last_lines, newest, pod_line, reason_and_message,
+    starts_since, volume_remedy,
 };
 use crate::workload::Workload;
 use posse_base::text::age;
@@ -24,7 +25,7 @@ use posse_core::model::refusal::{Refusal, RefusalClass};
 use posse_kube::api::objects::{Kind, Objects};
 use posse_kube::api::retry::Retries;
 use posse_wire::k8s::job::Job;
-use posse_wire::k8s::seen_event::{SeenEvent, pull};
+use posse_wire::k8s::seen_event::pull;
 use posse_wire::pod::details::PodDetails;
 
 /// How often a Job without a live pod is read at least, in seconds.
@@ -39,6 +40,8 @@ const PULL_STEP_S: i64 = 10;
 const STARTING_S: u32 = 3;
 /// How often in a row the server may answer 401 or 403. A change of roles takes effect after a moment.
 const FORBIDDEN_MAX: u32 = 5;
+/// The subject of the reports on a Job without a live pod.
+const NO_POD: &str = "no pod";
 
 /// How a driver ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -164,7 +167,7 @@ impl Follower {
             if let Some(driver_end) = self.driver_end(&observation, &reported) {
                 return Ok(Some(driver_end));
             }
-            if let Some(driver_end) = self.give_up(&observation, &mut start, listener) {
+            if let Some(driver_end) = self.give_up(&observation, &reported, &mut start, listener) {
                 return Ok(Some(driver_end));
             }
             self.wait_for_change(&observation, reported.n_asks > 0);
@@ -220,8 +223,8 @@ impl Follower {
             let line = format!("job {}: {n_failed} of its pods failed or were lost", self.name);
             listens &= reported.report(listener, "job", line);
         }
-        if let Some(line) = self.why_no_pod(job, &observation.pods) {
-            listens &= reported.report(listener, "no pod", line);
+        if let Some(line) = why_no_pod(&self.objects, job, &observation.pods) {
+            listens &= reported.report(listener, NO_POD, line);
         }
         listens
     }
@@ -230,7 +233,7 @@ impl Follower {
     /// pulled an image.
     fn why_no_start(&self, pod: &PodDetails) -> Option<String> {
         let since = starts_since(pod)?;
-        if let Some(why) = self.last_warning(pod.uid(), |seen| seen >= since) {
+        if let Some(why) = last_warning(&self.objects, pod.uid(), |seen| seen >= since) {
             return Some(format!("pod {} does not start: {why}{}", pod.name(), volume_remedy(pod)));
         }
         let events = self.objects.events(pod.uid()).unwrap_or_default();
@@ -245,7 +248,7 @@ impl Follower {
         if !pod.is_live() || pod.facts.container != ContainerState::Running {
             return None;
         }
-        let told = self.last_warning(pod.uid(), |_| true);
+        let told = last_warning(&self.objects, pod.uid(), |_| true);
         let asked = || {
             let ask = self.run_waits.as_ref().filter(|_| *n_asks > 0)?;
             match ask() {
@@ -261,39 +264,11 @@ impl Follower {
         Some(format!("pod {}: {}", pod.name(), told.or_else(asked)?))
     }
 
-    /// The last warning about an object, of those whose time is one that counts.
-    fn last_warning(&self, uid: &str, counts: impl Fn(&str) -> bool) -> Option<String> {
-        fn seen(event: &SeenEvent) -> &str {
-            event.time().or(event.meta.creation_timestamp.as_deref()).unwrap_or_default()
-        }
-        let events = self.objects.events(uid).unwrap_or_default();
-        let warnings = events.iter().filter(|event| event.is_warning() && counts(seen(event)));
-        let text = |text: &Option<String>| text.clone().unwrap_or_default();
-        let last = warnings.max_by_key(|event| seen(event))?;
-        Some(reason_and_message(&text(&last.reason), &text(&last.message)))
-    }
-
-    /// Why the Job has no pod that could run: the newest warning Event since its last pod was created.
-    fn why_no_pod(&self, job: &Job, pods: &[PodDetails]) -> Option<String> {
-        let is_new = pods.is_empty() && state(Some(job), &[]) == DriverState::Pending;
-        let is_between =
-            !pods.is_empty() && !pods.iter().any(PodDetails::is_live) && job.outcome().is_none();
-        if !is_new && !is_between {
-            return None;
-        }
-        let made = newest(pods).and_then(|pod| pod.meta.creation_timestamp.as_deref());
-        match self.last_warning(&self.uid, |seen| seen > made.unwrap_or_default()) {
-            Some(why) if is_new => Some(format!("job {} has no pod: {why}", self.name)),
-            // The old pod may be terminating for long, and count in a quota.
-            Some(why) => Some(format!("job {} cannot replace its pod: {why}", self.name)),
-            None => is_new.then(|| format!("job {} has no pod yet", self.name)),
-        }
-    }
-
     /// Ends a driver that cannot start.
     fn give_up(
         &self,
         observation: &Observation,
+        reported: &Reported,
         start: &mut Start,
         listener: Listener<'_>,
     ) -> Option<DriverEnd> {
@@ -301,6 +276,12 @@ impl Follower {
         let tell = |line: String| listener(FollowEvent::Line(line));
         for line in start.end_rests(&self.objects, &observation.pods) {
             tell(line);
+        }
+        if reported.lines.get(NO_POD).is_some_and(|line| line.contains(NO_ROOM)) {
+            let done = start.make_room(&self.objects, &self.app, &observation.pods);
+            if let Some(line) = done {
+                tell(line);
+            }
         }
         if self.kind == Kind::Job && start.is_hopeless(&observation.pods) {
             match try_no_more(&self.objects, workload.meta()) {

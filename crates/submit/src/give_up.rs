@@ -7,9 +7,12 @@ use serde_json::json;
 
 use crate::state::{cannot_start, has_begun, image_problem, last_created, pod_line, running_rest};
 use crate::stop::{StopRequest, drivers};
-use posse_core::model::refusal::Refusal;
+use posse_core::model::ids::Uid;
+use posse_core::model::refusal::{Refusal, RefusalClass};
+use posse_core::policy::orphans::OrphanCandidate;
 use posse_kube::api::driver_job::rest_patch;
 use posse_kube::api::objects::{Kind, Objects};
+use posse_kube::api::orphans::AppExecutors;
 use posse_kube::api::retry::with_retries;
 use posse_wire::k8s::object::Meta;
 use posse_wire::pod::details::PodDetails;
@@ -28,8 +31,8 @@ pub(super) struct Start {
     image_missing_since: Option<Instant>,
     /// The Job was told to try no more.
     is_told: bool,
-    /// The pods whose rest was told to end, by uid.
-    told_rests: BTreeSet<String>,
+    /// The pods that were told to end, or whose rest was, by uid.
+    told_pods: BTreeSet<String>,
 }
 
 impl Start {
@@ -61,7 +64,44 @@ impl Start {
 
     fn rest_deadline_s(&mut self, pod: &PodDetails) -> Option<u32> {
         let deadline_s = pod.facts.rest_deadline_s(pod.facts.grace_s)?;
-        self.told_rests.insert(pod.uid().to_owned()).then_some(deadline_s)
+        self.told_pods.insert(pod.uid().to_owned()).then_some(deadline_s)
+    }
+
+    /// Ends the executors of the Job's ended pods, if none of its pods lives: its next one ends them first of all, and they
+    /// may hold the quota that keeps it out. What was done, in a line.
+    pub(super) fn make_room(
+        &mut self,
+        objects: &Objects,
+        app: &str,
+        pods: &[PodDetails],
+    ) -> Option<String> {
+        if pods.iter().any(PodDetails::is_live) {
+            return None;
+        }
+        let executors = AppExecutors::of(objects, app);
+        let uids: Vec<&Uid> =
+            pods.iter().filter(|pod| pod.has_ended()).map(|pod| &pod.facts.uid).collect();
+        let is_of_ended = |executor: &OrphanCandidate| {
+            let is_owned = executor.owner.as_ref().is_some_and(|owner| uids.contains(&&owner.uid));
+            executor.has_executor_name && is_owned && !executor.phase.is_final()
+        };
+        let ended = with_retries(|| executors.list()).and_then(|mut found| {
+            found.retain(|one| is_of_ended(one) && !self.told_pods.contains(&one.uid.to_string()));
+            for executor in &found {
+                match with_retries(|| executors.delete(executor)) {
+                    Err(refusal) if refusal.class != RefusalClass::NotFound => return Err(refusal),
+                    Ok(()) | Err(_) => self.told_pods.insert(executor.uid.to_string()),
+                };
+            }
+            Ok(found.len())
+        });
+        match ended {
+            Ok(0) => None,
+            Ok(n) => Some(format!(
+                "{n} executors of ended drivers are deleted: they may hold what the next one needs"
+            )),
+            Err(refusal) => Some(format!("executors of ended drivers remain: {refusal}")),
+        }
     }
 
     /// The last words about an image that the last pod has waited for too long.
@@ -110,6 +150,7 @@ mod tests {
     use std::sync::{Arc, Mutex};
 
     use posse_testing::{Answer, TestServer, plain_client};
+    use posse_wire::k8s::labels::{APP, EXECUTOR_ID, INSTANCE};
     use serde_json::Value;
 
     use super::*;
@@ -232,6 +273,47 @@ mod tests {
             assert!(patches[0].contains("/pods/killed"), "{patches:?}");
             assert!(patches[0].contains("\"activeDeadlineSeconds\":91"), "{patches:?}");
         }
+    }
+
+    /// They may hold the quota that keeps the next pod out, which would end them.
+    #[test]
+    fn the_executors_of_an_ended_pod_make_room_once() {
+        let pod = |name: &str, phase: &str| {
+            json!({ "metadata": { "name": name, "uid": name },
+                "spec": { "containers": [{ "name": "driver" }] }, "status": { "phase": phase } })
+        };
+        let executor = |id: u64, kind: &str, owner: &str, phase: &str| {
+            let labels = json!({ APP: "a", INSTANCE: "i", EXECUTOR_ID: id.to_string() });
+            let owner = json!([{ "apiVersion": "v1", "kind": kind, "name": owner, "uid": owner, "controller": true }]);
+            json!({ "metadata": { "name": format!("a-i-exec-{id}"), "uid": format!("e{id}"), "labels": labels,
+                "ownerReferences": owner }, "status": { "phase": phase } })
+        };
+        let executors = [
+            executor(1, "Pod", "failed", "Running"),
+            executor(2, "Pod", "failed", "Failed"),
+            executor(3, "Pod", "other", "Running"),
+            executor(4, "Job", "job", "Running"),
+        ];
+        let list =
+            json!({ "metadata": { "resourceVersion": "1" }, "items": executors }).to_string();
+        let deleted = Arc::new(Mutex::new(Vec::new()));
+        let seen = Arc::clone(&deleted);
+        let server = TestServer::start(None, move |asked| {
+            if asked.line().starts_with("GET") {
+                return Answer::json(200, list.clone());
+            }
+            seen.lock().unwrap().push(asked.line().to_owned());
+            Answer::json(200, "{}")
+        });
+        let objects = Objects::new(plain_client(server.address), Some("ns"));
+        let (failed, lives) = (read(&pod("failed", "Failed")), read(&pod("lives", "Running")));
+        let mut start = Start::default();
+        assert_eq!(start.make_room(&objects, "a", &[failed.clone(), lives]), None);
+        let line = start.make_room(&objects, "a", std::slice::from_ref(&failed)).unwrap();
+        assert!(line.starts_with("1 executors of ended drivers are deleted"), "{line}");
+        assert_eq!(start.make_room(&objects, "a", &[failed]), None, "it was told already");
+        let deleted = deleted.lock().unwrap();
+        assert!(deleted.len() == 1 && deleted[0].contains("/pods/a-i-exec-1"), "{deleted:?}");
     }
 
     #[test]

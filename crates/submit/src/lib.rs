@@ -12,6 +12,7 @@ pub mod give_up;
 pub mod listener;
 pub mod logs;
 pub mod manifests;
+mod no_pod;
 pub mod plan;
 pub mod pod_files;
 pub mod state;

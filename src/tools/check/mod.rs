@@ -331,6 +331,9 @@ impl Checks {
             kept = pod;
         }
         usage.keep_failed(&kept, settings.policy.keep_failed);
+        if settings.driver.pod != DriverPod::default() {
+            usage.add_driver(&settings.driver.pod);
+        }
         self.settings = Some(settings);
         Some(usage)
     }

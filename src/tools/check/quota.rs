@@ -4,8 +4,10 @@ use super::Checks;
 use super::report::Status;
 use posse_core::model::settings::GroupSpec;
 use posse_encoding::amounts::Amounts;
+use posse_encoding::quantity::Quantity;
 use posse_kube::api::orphans::AppExecutors;
 use posse_kube::api::preflight;
+use posse_wire::config::DriverPod;
 use posse_wire::k8s::preflight::{Quota, Shortage, shortages};
 
 impl Checks {
@@ -41,9 +43,9 @@ impl Checks {
 /// What a run uses of quotas.
 #[derive(Default)]
 pub(super) struct RunUsage {
-    /// Of all executors that run at a time.
+    /// Of all executors that run at a time, and of the driver's pods.
     at_a_time: Amounts,
-    /// With the pods that stay: the records of those that have completed, and `failures.keep_failed`.
+    /// With the pods that stay: the records of those that have completed, `failures.keep_failed`, and failed drivers.
     at_end: Amounts,
 }
 
@@ -70,6 +72,16 @@ impl RunUsage {
         self.at_end.add(&times(pod, n_pods));
     }
 
+    /// Adds the pods of a submitted driver. Those of its failed tries stay as long as the Job.
+    pub(super) fn add_driver(&mut self, driver: &DriverPod) {
+        let n_pods = driver.standby.saturating_add(1);
+        let mut pod = Amounts::default();
+        pod.set("count/pods", Quantity::whole(1));
+        self.at_end.add(&times(&pod, n_pods.saturating_add(driver.retries)));
+        pod.set("pods", Quantity::whole(1));
+        self.at_a_time.add(&times(&pod, n_pods));
+    }
+
     /// What quotas have too little of, and what to do about it. `n_ended`: how many executors have ended already.
     fn problems(
         &self,
@@ -83,7 +95,7 @@ impl RunUsage {
         });
         let mut said = Vec::new();
         if !now.is_empty() {
-            let mut problem = problems(&now, "the executors need");
+            let mut problem = problems(&now, "the run needs");
             // Another run's, which do not give way to this one's.
             let is_held = now.iter().any(|one| one.resource == "count/pods");
             match if is_held { n_ended() } else { 0 } {
@@ -103,7 +115,7 @@ impl RunUsage {
 const REMEDY: &str = "posse creates what the quota allows and continues when there is room; raise the quota, request less, \
                       or lower count";
 const RECORDS_REMEDY: &str = "the pods of completed executors and the last failed ones (failures.keep_failed) stay until others \
-                              wait for the quota; raise it to keep them";
+                              wait for the quota; raise it to keep them; those of failed drivers (driver.retries) do not give way";
 
 fn times(amounts: &Amounts, n: u32) -> Amounts {
     let all = amounts.0.iter().map(|(name, amount)| (name.clone(), amount.times(n)));
@@ -132,7 +144,6 @@ fn room(quotas: &[Quota]) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use posse_encoding::quantity::Quantity;
 
     #[test]
     fn each_shortage_is_told_once_and_ended_executors_with_it() {
@@ -151,8 +162,8 @@ mod tests {
         };
         let records =
             "q has 5 of 5 count/pods left, with the pods that stay as records the run may hold 7";
-        let cpu = "q has 1 of 1 cpu left, the executors need 2";
-        let pods = "q has 1 of 1 count/pods left, the executors need 2";
+        let cpu = "q has 1 of 1 cpu left, the run needs 2";
+        let pods = "q has 1 of 1 count/pods left, the run needs 2";
         let held = format!("{pods}; 4 pods are ended executors: `posse cleanup`");
         for (hard, n_ended, want) in [
             (&[("cpu", 9), ("count/pods", 9)][..], 4, &[][..]),
@@ -161,6 +172,31 @@ mod tests {
             (&[("count/pods", 1)], 4, &[&held]),
         ] {
             assert_eq!(told(hard, n_ended), want, "{hard:?}");
+        }
+    }
+
+    /// The Job's next pod has no room if the executors and its failed pods hold all.
+    #[test]
+    fn the_pods_of_a_submitted_driver_count() {
+        let mut usage = RunUsage::default();
+        usage.add_driver(&DriverPod { retries: 3, standby: 1, ..DriverPod::default() });
+        for (resource, hard, want) in [
+            ("pods", 2, None),
+            ("pods", 1, Some("the run needs 2")),
+            ("count/pods", 5, None),
+            ("count/pods", 4, Some("the run may hold 5")),
+            ("count/pods", 1, Some("the run needs 2")),
+        ] {
+            let (mut limit, used) = (Amounts::default(), Amounts::default());
+            limit.set(resource, Quantity::whole(hard));
+            let quota = Quota { name: "q".to_owned(), has_scopes: false, hard: limit, used };
+            let said = usage.problems(&[quota], || 0);
+            let said: Vec<&str> = said.iter().map(|(problem, _)| problem.as_str()).collect();
+            let fits = match want {
+                None => said.is_empty(),
+                Some(words) => said.len() == 1 && said[0].ends_with(words),
+            };
+            assert!(fits, "{resource} {hard}: {said:?}");
         }
     }
 

@@ -127,6 +127,10 @@ impl Objects {
         Self { http, namespace: namespace.map(str::to_owned) }
     }
 
+    pub(super) fn http(&self) -> &Http {
+        &self.http
+    }
+
     /// The same objects, and a handle that ends their streams.
     #[must_use]
     pub fn with_own_streams(&self) -> (Self, StreamHandle) {

@@ -32,6 +32,12 @@ impl AppExecutors {
         Self { http, objects, app: app.map(str::to_owned) }
     }
 
+    /// The executors of `app`, where these objects are.
+    pub fn of(objects: &Objects, app: &str) -> Self {
+        let (http, objects) = (objects.http().clone(), objects.clone());
+        Self { http, objects, app: Some(app.to_owned()) }
+    }
+
     /// Reads the executors of all instances.
     pub fn list(&self) -> Result<Vec<OrphanCandidate>, Refusal> {
         self.objects.list(Kind::Pod, &self.selector(), &orphan::parse).map(|(pods, _)| pods)
