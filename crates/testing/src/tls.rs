@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
+pub use rcgen::ExtendedKeyUsagePurpose;
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, date_time_ymd};
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::pki_types::pem::PemObject;
@@ -39,10 +40,20 @@ impl Authority {
 
     /// Issues a certificate for these names or addresses. Returns it and its key, both PEM.
     pub fn issue(&self, names: &[&str]) -> (String, String) {
+        self.issue_for(names, &[])
+    }
+
+    /// As `issue`, for these purposes.
+    pub fn issue_for(
+        &self,
+        names: &[&str],
+        purposes: &[ExtendedKeyUsagePurpose],
+    ) -> (String, String) {
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
         let key = KeyPair::generate().unwrap();
-        let cert = CertificateParams::new(names).unwrap().signed_by(&key, &self.issuer).unwrap();
-        (cert.pem(), key.serialize_pem())
+        let mut params = CertificateParams::new(names).unwrap();
+        params.extended_key_usages = purposes.to_vec();
+        (params.signed_by(&key, &self.issuer).unwrap().pem(), key.serialize_pem())
     }
 
     /// Its own certificate and key, both PEM, for a server that shows the certificate of an authority.

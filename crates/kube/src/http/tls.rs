@@ -14,6 +14,10 @@ use rustls::version::{TLS12, TLS13};
 use rustls::{
     CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
 };
+use webpki::{
+    EndEntityCert, ExtendedKeyUsageValidator, KeyPurposeId, KeyPurposeIdIter, KeyUsage,
+    RequiredEkuNotFoundContext,
+};
 
 use crate::config::pem::{CertPair, client_identity, parse_certs};
 use crate::config::{Cluster, ConfigError, Trust};
@@ -100,6 +104,8 @@ fn locations(cluster: &Cluster) -> (String, String) {
 struct KnownServer {
     by_authority: Arc<WebPkiServerVerifier>,
     authorities: Vec<CertificateDer<'static>>,
+    roots: Arc<RootCertStore>,
+    provider: Arc<CryptoProvider>,
 }
 
 impl KnownServer {
@@ -120,10 +126,12 @@ impl KnownServer {
         if n_ignored > 0 {
             log::debug!("{location}: {n_ignored} of its certificates cannot be used");
         }
-        let by_authority = WebPkiServerVerifier::builder_with_provider(Arc::new(store), provider)
-            .build()
-            .map_err(|error| ConfigError::field(location, error.to_string()))?;
-        Ok(Self { by_authority, authorities })
+        let roots = Arc::new(store);
+        let by_authority =
+            WebPkiServerVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(&provider))
+                .build()
+                .map_err(|error| ConfigError::field(location, error.to_string()))?;
+        Ok(Self { by_authority, authorities, roots, provider })
     }
 
     /// True if nothing but the missing signature of an authority was wrong: the dates are checked before.
@@ -131,6 +139,62 @@ impl KnownServer {
         let rustls::Error::InvalidCertificate(problem) = error else { return false };
         *problem == CertificateError::UnknownIssuer || is_authority_as_server(problem)
     }
+
+    /// Verifies once more what had the wrong purpose, as far as rustls got: it knows no "any purpose".
+    fn verify_any_purpose(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+        of_purpose: rustls::Error,
+    ) -> Result<(), rustls::Error> {
+        let algorithms = self.provider.signature_verification_algorithms.all;
+        let roots = &self.roots.roots;
+        let verified = EndEntityCert::try_from(end_entity).and_then(|certificate| {
+            let usage = ServerOrAny;
+            certificate
+                .verify_for_usage(algorithms, roots, intermediates, now, usage, None, None)
+                .map(drop)
+        });
+        verified.map_err(|error| match error == webpki::Error::UnknownIssuer {
+            true => CertificateError::UnknownIssuer.into(),
+            false => of_purpose,
+        })
+    }
+}
+
+/// The purpose of a certificate of a server: that one, any, or none said (RFC 5280, section 4.2.1.12).
+struct ServerOrAny;
+
+impl ServerOrAny {
+    /// `id-kp-serverAuth` and `anyExtendedKeyUsage`, in DER.
+    const SERVER: KeyPurposeId<'static> = KeyPurposeId::new(&[0x2b, 6, 1, 5, 5, 7, 3, 1]);
+    const ANY: KeyPurposeId<'static> = KeyPurposeId::new(&[0x55, 0x1d, 0x25, 0]);
+}
+
+impl ExtendedKeyUsageValidator for ServerOrAny {
+    fn validate(&self, purposes: KeyPurposeIdIter<'_, '_>) -> Result<(), webpki::Error> {
+        let mut present = Vec::new();
+        for purpose in purposes {
+            let purpose = purpose?;
+            if purpose == Self::SERVER || purpose == Self::ANY {
+                return Ok(());
+            }
+            present.push(purpose.to_decoded_oid());
+        }
+        if present.is_empty() {
+            return Ok(());
+        }
+        let context = RequiredEkuNotFoundContext { required: KeyUsage::server_auth(), present };
+        Err(webpki::Error::RequiredEkuNotFoundContext(context))
+    }
+}
+
+/// True if only the purpose of a certificate was wrong.
+fn is_of_purpose(error: &rustls::Error) -> bool {
+    use CertificateError::{InvalidPurpose, InvalidPurposeContext};
+    let rustls::Error::InvalidCertificate(problem) = error else { return false };
+    matches!(problem, InvalidPurpose | InvalidPurposeContext { .. })
 }
 
 /// True if the server presents the certificate of an authority as its own. rustls has no variant for it.
@@ -155,6 +219,15 @@ impl ServerCertVerifier for KnownServer {
             now,
         );
         let is_known = self.authorities.iter().any(|known| known == end_entity);
+        let verified = match verified {
+            Err(error) if is_of_purpose(&error) => self
+                .verify_any_purpose(end_entity, intermediates, now, error)
+                .and_then(|()| {
+                    verify_server_name(&ParsedCertificate::try_from(end_entity)?, server_name)
+                })
+                .map(|()| ServerCertVerified::assertion()),
+            verified => verified,
+        };
         match verified {
             Err(error) if is_known && Self::lacks_authority(&error) => {
                 let certificate = ParsedCertificate::try_from(end_entity)?;

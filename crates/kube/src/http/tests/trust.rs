@@ -70,6 +70,31 @@ fn a_certificate_of_the_kubeconfig_itself_is_trusted() {
     }
 }
 
+/// As with kubectl: "any purpose" stands for each, also for that of a server.
+#[test]
+fn a_server_needs_a_certificate_for_its_purpose() {
+    use posse_testing::ExtendedKeyUsagePurpose::{Any, ClientAuth, ServerAuth};
+    let (folder, authority) = (Folder::new(), Authority::new());
+    let here = "127.0.0.1";
+    for (purposes, name, ca, want) in [
+        (&[ServerAuth][..], here, &authority.pem, None),
+        (&[Any], here, &authority.pem, None),
+        (&[ClientAuth, Any], here, &authority.pem, None),
+        (&[ClientAuth], here, &authority.pem, Some("extended key usage")),
+        (&[Any], "10.1.1.1", &authority.pem, Some("not valid for name")),
+        (&[Any], here, &Authority::new().pem, Some("UnknownIssuer")),
+    ] {
+        let pair = authority.issue_for(&[name], purposes);
+        let server = TestServer::start(Some(server_with(&pair, &BOTH, false)), |_| ok("{}"));
+        folder.write("ca", ca);
+        let outcome = get(&Http::connect(cluster(&server, &folder)).unwrap());
+        match want {
+            None => assert_eq!(outcome.unwrap().status, 200, "{purposes:?}"),
+            Some(text) => assert_untrusted(outcome, text),
+        }
+    }
+}
+
 /// The server judges a client certificate, and not we: MicroK8s and plain openssl make X.509 v1.
 #[test]
 fn a_version_1_client_certificate_is_sent() {
