@@ -45,11 +45,16 @@ pub(super) fn cluster(
             ),
         )
     })?;
-    let roots = Blob {
-        field: "service account ca.crt".to_owned(),
-        source: BlobSource::File(dir.join("ca.crt")),
+    let ca = dir.join("ca.crt");
+    let field = "service account ca.crt";
+    let trust = match ca.exists() {
+        true => Trust::Roots(Blob { field: field.to_owned(), source: BlobSource::File(ca) }),
+        // As client-go does: a volume may have the token alone.
+        false => sources.public_roots(field)?,
     };
-    roots.read()?;
+    if let Trust::Roots(roots) = &trust {
+        roots.read()?;
+    }
     let home =
         Home { namespace: own_namespace(dir), pod: bound_pod(first.reveal()), is_used: true };
     Ok(Cluster {
@@ -58,7 +63,7 @@ pub(super) fn cluster(
         home: Some(home),
         origin: "the pod's service account".to_owned(),
         server,
-        trust: Trust::Roots(roots),
+        trust,
         tls_server_name: None,
         identity: ClientIdentity {
             authorization: AuthSource::TokenFile { path: token, first },
@@ -332,7 +337,12 @@ mod tests {
         assert_eq!(resolve(&folder, &VARIABLES, None).unwrap().namespace, "default");
         std::fs::remove_file(folder.path().join("ca.crt")).unwrap();
         let error = resolve(&folder, &VARIABLES, None).expect_err("no ca.crt");
-        assert_eq!(error, "service account ca.crt: ca.crt: No such file or directory (os error 2)");
+        assert!(error.starts_with("service account ca.crt: missing, SSL_CERT_FILE"), "{error}");
+        // A volume with the token alone, before a server with a public certificate.
+        let public = folder.write("public.crt", Authority::new().pem).display().to_string();
+        let with_public = [&VARIABLES[..], &[("SSL_CERT_FILE", public.as_str())]].concat();
+        let cluster = resolve(&folder, &with_public, None).unwrap();
+        assert!(Http::connect(cluster).is_ok());
         folder.write("token", " \n");
         let error = resolve(&folder, &VARIABLES, None).expect_err("an empty token");
         assert!(error.starts_with("service account token: token: empty; "), "{error}");
