@@ -131,7 +131,8 @@ fn unschedulable(n: u64) -> Duration {
 /// All pods are terminating, and one after the other goes.
 fn stopping(n: u64) -> Duration {
     let mut run = adopted(n, policy(), run_pod);
-    run.core.begin_stop(StopOrder { keep: false, keep_failed: true }, Millis(run.now));
+    run.core
+        .begin_stop(StopOrder { keep: false, keep_failed: true, is_over: false }, Millis(run.now));
     run.turn();
     run.tell(Input::DeletedAll { answer: Ok(()) });
     run.pods.iter_mut().for_each(|pod| pod.deleting = true);

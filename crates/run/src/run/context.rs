@@ -73,9 +73,9 @@ impl RunContext {
             None => listen_host.clone(),
         };
         let owner = outlived.map(DriverJob::owner_ref).or_else(|| pod.clone());
+        let is_in_cluster = pod.is_some() || server.home.as_ref().is_some_and(|home| home.is_used);
         if !server.is_embedded
-            && let Some(problem) =
-                driver_host_problem(&driver_host, &server.http, server.home.is_some())
+            && let Some(problem) = driver_host_problem(&driver_host, &server.http, is_in_cluster)
         {
             warn!(
                 "executors connect to the driver at {driver_host}, {problem}: from other machines \
