@@ -181,6 +181,7 @@ fn build(template: &Template) {
         namespace: "n".to_owned(),
         group: "default".to_owned(),
         owner: None,
+        instance_owner: None,
         controller: None,
         driver_host: "10.1.2.3".to_owned(),
         driver_port: Some(7077),
