@@ -88,6 +88,8 @@ enum Fault {
     Refused,
     /// Not this one, but one after it.
     Later,
+    /// The next process takes the record over before it.
+    TakenOver,
 }
 
 /// A server with faults.
@@ -121,6 +123,9 @@ impl RecordStore for Server {
 
     fn write(&mut self, chunk: &Chunk) -> Result<ObjectVersion, Refusal> {
         let fault = self.faults.pop().filter(|fault| *fault != Fault::Later);
+        if fault == Some(Fault::TakenOver) {
+            self.open();
+        }
         if fault == Some(Fault::Refused) {
             return Err(refusal(RefusalClass::Capacity, 403));
         }
@@ -282,6 +287,21 @@ fn a_new_object_counts_after_the_one_before_it_was_written_once_more() {
     let refused = server.append(&mut before, &many("g", 1));
     assert!(matches!(refused, Err(RecordFailure::Refused(_))), "{refused:?}");
     assert_eq!(server.append(&mut before, &[fact("h", 1)]), Err(RecordFailure::TakenOver));
+}
+
+/// A restored server has lost one, and whoever writes it again has found nobody else.
+#[test]
+fn an_object_that_is_made_again_is_acknowledged_only_by_who_has_the_record() {
+    for number in [3, 4] {
+        let mut server = Server::default();
+        let (mut before, _) = server.open();
+        server.append(&mut before, &many("g", 1)).unwrap();
+        server.append(&mut before, &[fact("y", 1)]).unwrap();
+        server.objects.chunks.retain(|&at, _| at < number);
+        server.faults = vec![Fault::TakenOver, Fault::Later];
+        let appended = server.append(&mut before, &[fact("z", 1)]);
+        assert_eq!(appended, Err(RecordFailure::TakenOver), "{number}");
+    }
 }
 
 #[test]

@@ -310,11 +310,13 @@ impl ChunkedRecord {
         for _ in 0..TRIES_MAX {
             match store.write(&chunk) {
                 Ok(at) => {
-                    if !self.chunks.contains_key(&chunk.number) {
-                        self.unproven.extend(self.chunks.last_key_value().map(|(&last, _)| last));
+                    lost.into_iter().for_each(|number| self.forget(number));
+                    // Also one that is made again: a later process may have begun while it was gone.
+                    if chunk.at.is_none() {
+                        let before = self.chunks.range(..chunk.number).next_back();
+                        self.unproven.extend(before.map(|(&number, _)| number));
                     }
                     self.keep(Chunk { at: Some(at), ..chunk });
-                    lost.into_iter().for_each(|number| self.forget(number));
                     return Ok(());
                 }
                 Err(refusal) if refusal.is_outdated() => {}
