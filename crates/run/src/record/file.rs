@@ -117,7 +117,10 @@ impl FileRecord {
         }
         let name = self.path.display().to_string();
         let is_changed = self.is_changed();
-        if is_changed || self.n_bytes > self.keeps_bytes.max(self.n_live_bytes.saturating_mul(2)) {
+        // The next posse would not read more.
+        let is_full = self.n_bytes + text.len() as u64 > FILE_BYTES_MAX;
+        let is_wasteful = self.n_bytes > self.keeps_bytes.max(self.n_live_bytes.saturating_mul(2));
+        if is_changed || is_full || is_wasteful {
             let held = is_changed.then(|| self.hold_path()).transpose();
             match held.and_then(|_held| self.rewrite()) {
                 Ok(()) if is_changed => {
@@ -131,6 +134,11 @@ impl FileRecord {
                 Err(error) if is_changed => {
                     return Err(format!(
                         "record {name}: others have removed or changed it: {error}"
+                    ));
+                }
+                Err(error) if is_full => {
+                    return Err(format!(
+                        "record {name}: more than {FILE_BYTES_MAX} bytes, and it cannot be written anew: {error}"
                     ));
                 }
                 // A full disk, or a folder in which nothing can be made. What is old in it stays.
@@ -377,6 +385,21 @@ mod tests {
         assert_eq!(record.keeps_bytes, 2 * n_bytes);
         drop(record);
         assert_eq!(open(&path).unwrap().1, [target("g", 39_999), target("h", 3)]);
+    }
+
+    #[test]
+    fn no_file_grows_so_large_that_nobody_reads_it() {
+        let folder = Folder::new();
+        let path = folder.path().join("r".repeat(250));
+        let (mut record, _) = open(&path).unwrap();
+        // Of its size only: it has no blocks on the disk.
+        record.n_bytes = FILE_BYTES_MAX - 9;
+        record.file.set_len(record.n_bytes).unwrap();
+        for _ in 0..2 {
+            let refused = record.append(&[target("g", 1)]).unwrap_err();
+            assert!(refused.contains("more than 536870912 bytes, and it cannot"), "{refused}");
+            assert_eq!(record.file.metadata().unwrap().len(), FILE_BYTES_MAX - 9);
+        }
     }
 
     #[test]
