@@ -36,34 +36,22 @@ fn fingerprint(state: &impl Debug) -> u64 {
     hash.0.finish()
 }
 
-/// Visits all states, the nearest first. Fails with the shortest way to what is wrong.
+/// Visits all states, each as soon as it is seen: few are kept. Fails with the way to what is wrong.
 #[track_caller]
 fn explore<M: Model>(start: M) -> usize {
     let mut seen = HashSet::from([fingerprint(&start.key())]);
-    // From which state, and by what.
-    let mut ways = vec![(0, String::new())];
-    let mut level = vec![(0, start)];
-    while !level.is_empty() {
-        let mut below = Vec::new();
-        for (at, state) in level {
-            let next = state.next().unwrap_or_else(|wrong| panic!("{wrong}:{}", way(&ways, at)));
-            for (what, state) in next {
-                if seen.insert(fingerprint(&state.key())) {
-                    below.push((ways.len(), state));
-                    ways.push((at, what));
-                }
+    let mut way: Vec<String> = Vec::new();
+    // After how many steps, and the last of them.
+    let mut ahead = vec![(0, String::new(), start)];
+    while let Some((n_steps, what, state)) = ahead.pop() {
+        way.truncate(n_steps);
+        way.push(what);
+        let next = state.next().unwrap_or_else(|wrong| panic!("{wrong}:{}", way.join("\n  ")));
+        for (what, state) in next {
+            if seen.insert(fingerprint(&state.key())) {
+                ahead.push((n_steps + 1, what, state));
             }
         }
-        level = below;
     }
-    ways.len()
-}
-
-fn way(ways: &[(usize, String)], mut at: usize) -> String {
-    let mut steps = Vec::new();
-    while at > 0 {
-        steps.push(format!("\n  {}", ways[at].1));
-        at = ways[at].0;
-    }
-    steps.into_iter().rev().collect()
+    seen.len()
 }
