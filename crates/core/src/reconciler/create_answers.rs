@@ -39,14 +39,14 @@ impl Reconciler {
         now: Millis,
     ) {
         let Some(sent_at) = self.sent_at(id) else {
-            self.server.on_create_answered();
+            self.server.window.on_answered();
             return;
         };
         self.note_answer(&answer, Some(sent_at), now);
         match answer {
             Ok(PodAnswer::Ours(pod)) if self.has_create_labels(id, &pod) => {
                 self.on_request_answered(id);
-                self.server.on_create_answered();
+                self.server.window.on_answered();
                 if pod.restarts_in_place {
                     self.refuse_changed(id, &pod.uid, &pod.name, RESTARTS_IN_PLACE, now);
                 } else {
@@ -119,7 +119,7 @@ impl Reconciler {
     /// The created pod lacks our labels, so no LIST or watch would show it.
     fn on_labels_stripped(&mut self, id: ExecutorId, uid: &Uid, name: &str, now: Millis) {
         self.on_request_answered(id);
-        self.server.on_create_answered();
+        self.server.window.on_answered();
         self.refuse_changed(id, uid, name, LABELS_STRIPPED, now);
     }
 
@@ -188,7 +188,7 @@ impl Reconciler {
             self.on_request_refused(id, sent_at.unwrap_or(now), refusal, now);
         } else {
             self.on_request_answered(id);
-            self.server.on_create_answered();
+            self.server.window.on_answered();
         }
         let is_wanted = self.executors.get(id).is_some_and(|executor| !executor.is_cancelled());
         match answer {

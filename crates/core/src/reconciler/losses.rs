@@ -90,7 +90,7 @@ impl Reconciler {
         if reason.budget() == Some(Budget::App) && !reason.is_by_posse() {
             self.request_log(id, now);
         }
-        let is_over = budget.is_some_and(|budget| self.end.charge(budget, now));
+        let is_over = budget.is_some_and(|budget| self.end.budgets.charge(budget, now));
         self.give_up(id, &loss, lived_ms, now);
         if let Some(budget) = budget {
             self.judge_budget(id, budget, is_over, now);
@@ -150,7 +150,7 @@ impl Reconciler {
     fn judge_budget(&mut self, id: ExecutorId, budget: Budget, is_over: bool, now: Millis) {
         let Some(executor) = self.executors.get(id) else { return };
         let group = self.executors.home(executor);
-        let is_auto = self.end.budgets().is_auto(budget);
+        let is_auto = self.end.budgets.is_auto(budget);
         let waited_ms = group.wanted_since.map_or(0, |since| now.since(since));
         let throttle = group.tasks.throttles.of(executor.shape);
         let name = || group.spec.name.clone();
@@ -175,7 +175,7 @@ impl Reconciler {
 
     /// True if most executors of the run have lived through most of the losses that the budget counts.
     fn do_most_live(&self, budget: Budget) -> bool {
-        let Some(since) = self.end.budgets().middle_loss(budget) else { return false };
+        let Some(since) = self.end.budgets.middle_loss(budget) else { return false };
         let lives = |(_, one): &(ExecutorId, &Executor)| {
             one.state == State::Running && one.life == Life::Wanted && one.known_since < since
         };

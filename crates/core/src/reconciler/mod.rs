@@ -268,14 +268,14 @@ impl Reconciler {
         self.driver_reports.check();
         self.busy_protection.check();
         self.gates.check();
-        self.server.check();
+        self.server.window.check();
         self.nodes.check();
         self.due.check(now);
         self.end.check();
         self.out.check();
         let groups = self.executors.groups().values();
         let n_in_flight: u32 = groups.map(|group| group.tasks.throttles.n_in_flight()).sum();
-        debug_assert_eq!(n_in_flight, self.server.window().in_flight(), "creates in flight");
+        debug_assert_eq!(n_in_flight, self.server.window.in_flight(), "creates in flight");
         debug_assert!(!self.end.is_stopping() || self.gates.are_creates_stopped());
     }
 
@@ -348,7 +348,7 @@ impl Reconciler {
 
     fn note_targets(&mut self, now: Millis) {
         let total = self.executors.groups().values().map(|group| u64::from(group.target())).sum();
-        self.end.on_target(total, now);
+        self.end.budgets.on_target(total, now);
     }
 
     fn subject(&self, id: ExecutorId) -> Option<Subject> {

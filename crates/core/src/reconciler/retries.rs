@@ -38,9 +38,9 @@ impl Reconciler {
             self.executors.throttle_of(id).map_or(0, |throttle| throttle.n_in_flight());
         self.on_request_answered(id);
         if refusal.is_overload() {
-            self.server.on_overload(sent_at, refusal, now, &mut self.rng);
+            self.server.window.on_overload(sent_at, refusal, now, &mut self.rng);
         } else if refusal.advice(Verb::Create) == Advice::Retry {
-            self.server.on_create_failed();
+            self.server.window.on_failed();
             let create = self.executors.get(id).and_then(|executor| executor.create.as_ref());
             let requested_pod = create.and_then(|create| create.pod.clone());
             let rng = &mut self.rng;
@@ -52,7 +52,7 @@ impl Reconciler {
                 throttle.backoff.on_failed(sent_at, n_in_flight, delay_ms, now, rng);
             }
         } else {
-            self.server.on_create_answered();
+            self.server.window.on_answered();
         }
     }
 

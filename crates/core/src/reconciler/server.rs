@@ -63,7 +63,7 @@ impl Reconciler {
     /// What the server or the network said, if a group waits for the server.
     pub(super) fn server_message(&self, waiting: Waiting) -> Option<String> {
         let outage = || Some(self.outage()?.message.clone());
-        let overload = || Some(sanitize(self.server.window().overload()?, MESSAGE_BYTES_MAX));
+        let overload = || Some(sanitize(self.server.window.overload()?, MESSAGE_BYTES_MAX));
         match waiting {
             Waiting::Server(ServerWait::Failing) => overload().or_else(outage),
             Waiting::Run(RunWait::FirstList | RunWait::Lease | RunWait::StaleSnapshot) => outage(),

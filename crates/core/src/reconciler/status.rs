@@ -40,7 +40,7 @@ impl Reconciler {
 
     /// What is left of the failure budgets that are not off.
     pub fn budgets(&self, now: Millis) -> impl Iterator<Item = BudgetStatus> {
-        self.end.budgets().status(now)
+        self.end.budgets.status(now)
     }
 
     /// When the API server last answered anything; none: not yet.

@@ -55,7 +55,7 @@ impl Reconciler {
             self.note_grace(&uid, self.is_delete_sent(&uid), now);
         }
         // If there never was an executor, nothing has to be deleted or listed.
-        if order.keep || (!had_any && self.server.window().in_flight() == 0) {
+        if order.keep || (!had_any && self.server.window.in_flight() == 0) {
             self.finish_stop_if_answered(now);
         }
         self.due.add_turn(now);
@@ -289,7 +289,7 @@ impl Reconciler {
 
     /// Used if nothing is deleted: only waits for the answers to requests in flight.
     fn finish_stop_if_answered(&mut self, now: Millis) -> Option<Millis> {
-        if self.server.window().in_flight() == 0 || self.is_past_stop_end(now) {
+        if self.server.window.in_flight() == 0 || self.is_past_stop_end(now) {
             self.finish_stop();
             return None;
         }

@@ -102,8 +102,8 @@ impl Reconciler {
     fn run_facts(&self, now: Millis) -> RunFacts {
         RunFacts {
             now,
-            available: self.server.window().available(now),
-            closed_until: self.server.window().closed_until(now),
+            available: self.server.window.available(now),
+            closed_until: self.server.window.closed_until(now),
             pending_max: self.policy.pending_max,
             adopt_hold_until: self.gates.adopt_hold_until(),
             n_recorded: self.unrecorded.n_recorded(),
@@ -300,7 +300,7 @@ impl Reconciler {
                 create.pod = Some(Arc::clone(&pod));
             }
         });
-        self.server.on_create_sent();
+        self.server.window.on_sent();
         if let Some((throttles, shape)) = self.executors.throttles_of(id) {
             throttles.on_sent(shape);
         }

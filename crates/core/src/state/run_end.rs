@@ -12,7 +12,7 @@ use posse_base::time::Millis;
 /// The decision that ends the run, and what leads to it.
 #[derive(Clone, Debug)]
 pub struct RunEnd {
-    budgets: Budgets,
+    pub budgets: Budgets,
     verdict: Option<RunVerdict>,
     /// When the work of all groups had ended.
     work_ended_at: Option<Millis>,
@@ -30,20 +30,6 @@ impl RunEnd {
             idle_since: None,
             stop: None,
         }
-    }
-
-    pub fn budgets(&self) -> &Budgets {
-        &self.budgets
-    }
-
-    /// Notes the sum of all targets from now on.
-    pub fn on_target(&mut self, total: u64, now: Millis) {
-        self.budgets.on_target(total, now);
-    }
-
-    /// Charges a loss. True if there are more than the budget allows.
-    pub fn charge(&mut self, budget: Budget, now: Millis) -> bool {
-        self.budgets.charge(budget, now)
     }
 
     /// A budget is exhausted. True if the run ends by that, which is so once.

@@ -5,7 +5,6 @@
 use crate::model::refusal::{Refusal, RefusalClass};
 use crate::model::status::Outage;
 use crate::state::window::Window;
-use posse_base::rng::Rng;
 use posse_base::time::Millis;
 
 /// What the answers to the requests of all threads say about the API server.
@@ -19,7 +18,8 @@ pub struct Server {
     heard_at: Option<Millis>,
     /// A quota has counted pods that have ended.
     counts_ended: bool,
-    window: Window,
+    /// How many creates are in flight, and how many more may be.
+    pub window: Window,
 }
 
 impl Server {
@@ -27,31 +27,6 @@ impl Server {
     pub fn new(in_flight_max: u32) -> Self {
         let window = Window::new(in_flight_max);
         Self { reads: None, writes: None, heard_at: None, counts_ended: false, window }
-    }
-
-    /// How many creates are in flight, and how many more may be.
-    pub fn window(&self) -> &Window {
-        &self.window
-    }
-
-    /// A create, or the GET that settles one, was sent.
-    pub fn on_create_sent(&mut self) {
-        self.window.on_sent();
-    }
-
-    /// It was answered, by success or refusal, without a sign of overload.
-    pub fn on_create_answered(&mut self) {
-        self.window.on_answered();
-    }
-
-    /// It failed for a reason that is no sign of overload, and no sign of capacity either.
-    pub fn on_create_failed(&mut self) {
-        self.window.on_failed();
-    }
-
-    /// It was sent at `sent_at`, and failed because of overload.
-    pub fn on_overload(&mut self, sent_at: Millis, refusal: &Refusal, now: Millis, rng: &mut Rng) {
-        self.window.on_overload(sent_at, refusal, now, rng);
     }
 
     /// A quota refused a create, and it counts pods that have ended.
@@ -104,10 +79,6 @@ impl Server {
     /// The outage, if there is one.
     pub fn outage(&self) -> Option<&Outage> {
         [&self.reads, &self.writes].into_iter().flatten().min_by_key(|outage| outage.since)
-    }
-
-    pub fn check(&self) {
-        self.window.check();
     }
 }
 

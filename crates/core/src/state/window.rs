@@ -59,7 +59,7 @@ impl Window {
         self.in_flight
     }
 
-    /// A request was sent.
+    /// A create, or the GET that settles one, was sent.
     pub fn on_sent(&mut self) {
         self.in_flight += 1;
     }
