@@ -20,8 +20,8 @@ pub(super) const RETRY_MAX_MS: u64 = 30_000;
 impl Reconciler {
     /// The create's request was answered: its shape has one less in flight.
     pub(super) fn on_request_answered(&mut self, id: ExecutorId) {
-        if let Some((throttles, shape)) = self.executors.throttles_of(id) {
-            throttles.on_answered(shape);
+        if let Some(throttle) = self.executors.throttle_of(id) {
+            throttle.on_answered();
         }
     }
 

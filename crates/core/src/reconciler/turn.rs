@@ -301,8 +301,8 @@ impl Reconciler {
             }
         });
         self.server.window.on_sent();
-        if let Some((throttles, shape)) = self.executors.throttles_of(id) {
-            throttles.on_sent(shape);
+        if let Some(throttle) = self.executors.throttle_of(id) {
+            throttle.on_sent();
         }
         self.out.act(if is_check {
             Action::Get { id, watermark }

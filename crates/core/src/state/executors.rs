@@ -23,7 +23,7 @@ use crate::state::ranges::Ranges;
 use crate::state::retained::{EndedTasks, RetainedPods};
 use crate::state::slots::Slots;
 use crate::state::snapshot::Snapshot;
-use crate::state::throttle::{Throttle, Throttles};
+use crate::state::throttle::Throttle;
 use crate::state::victim_order::VictimOrder;
 use crate::state::work::Work;
 use posse_base::time::Millis;
@@ -297,8 +297,9 @@ impl Executors {
     }
 
     pub fn throttle_of(&mut self, id: ExecutorId) -> Option<&mut Throttle> {
-        let (throttles, shape) = self.throttles_of(id)?;
-        Some(throttles.of_mut(shape))
+        let executor = self.by_id.get(&id)?;
+        let group = self.groups.get_mut(&executor.group)?;
+        Some(group.tasks.throttles.of_mut(executor.shape))
     }
 
     /// This executor says nothing about a crash loop.
@@ -306,13 +307,6 @@ impl Executors {
         if let Some(throttle) = self.throttle_of(id) {
             throttle.backoff.discard_probe(id);
         }
-    }
-
-    /// The throttles of an executor's group, and its shape.
-    pub fn throttles_of(&mut self, id: ExecutorId) -> Option<(&mut Throttles, Shape)> {
-        let executor = self.by_id.get(&id)?;
-        let group = self.groups.get_mut(&executor.group)?;
-        Some((&mut group.tasks.throttles, executor.shape))
     }
 
     /// The group of an executor.

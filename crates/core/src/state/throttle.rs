@@ -18,7 +18,7 @@ pub const SHAPES_MAX: usize = 256;
 #[derive(Clone, Debug, Default)]
 pub struct Throttle {
     pub backoff: CreateBackoff,
-    /// Create requests in flight. `Throttles` counts them.
+    /// Create requests in flight.
     n_in_flight: u32,
     pub counts: Counts,
     pub problems: StartProblems,
@@ -33,6 +33,17 @@ pub struct Throttle {
 impl Throttle {
     pub fn n_in_flight(&self) -> u32 {
         self.n_in_flight
+    }
+
+    /// A create request was sent.
+    pub fn on_sent(&mut self) {
+        self.n_in_flight += 1;
+    }
+
+    /// It was answered.
+    pub fn on_answered(&mut self) {
+        debug_assert!(self.n_in_flight > 0, "an answer without a request");
+        self.n_in_flight = self.n_in_flight.saturating_sub(1);
     }
 
     /// The server has accepted a create of the shape.
@@ -57,8 +68,6 @@ impl Throttle {
 pub struct Throttles {
     template: Throttle,
     others: BTreeMap<Shape, Throttle>,
-    /// The create requests in flight of all shapes.
-    n_in_flight: u32,
 }
 
 impl Throttles {
@@ -85,23 +94,9 @@ impl Throttles {
         self.others.get_mut(&shape).unwrap_or(&mut self.template)
     }
 
-    /// A create request of this shape was sent.
-    pub fn on_sent(&mut self, shape: Shape) {
-        self.of_mut(shape).n_in_flight += 1;
-        self.n_in_flight += 1;
-    }
-
-    /// It was answered.
-    pub fn on_answered(&mut self, shape: Shape) {
-        let throttle = self.of_mut(shape);
-        debug_assert!(throttle.n_in_flight > 0, "an answer without a request");
-        throttle.n_in_flight = throttle.n_in_flight.saturating_sub(1);
-        self.n_in_flight = self.n_in_flight.saturating_sub(1);
-    }
-
     /// The create requests in flight of all shapes.
     pub fn n_in_flight(&self) -> u32 {
-        self.n_in_flight
+        self.all().map(|throttle| throttle.n_in_flight).sum()
     }
 
     /// The throttles that are in use.
