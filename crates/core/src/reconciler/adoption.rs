@@ -141,7 +141,7 @@ impl Reconciler {
             return;
         }
         if group.tasks.forget_before(&run) {
-            self.executors.forget_ended_task(&name, &run.task.key);
+            self.executors.ended_tasks.forget(&name, &run.task.key);
         }
         let Some(group) = self.executors.group_mut(&name) else { return };
         let adopted = if is_record {

@@ -212,7 +212,7 @@ impl Reconciler {
         };
         let failed = records.filter(|id| is_failed(id) && self.is_end_recorded(*id));
         let failed: Vec<ExecutorId> = failed.collect();
-        failed.into_iter().for_each(|id| self.executors.retain(id));
+        failed.into_iter().for_each(|id| self.executors.retained.push(id));
         self.trim_retained(now);
     }
 

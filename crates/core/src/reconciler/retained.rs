@@ -73,7 +73,7 @@ impl Reconciler {
         if is_done {
             self.keep_record(id);
         } else {
-            self.executors.retain(id);
+            self.executors.retained.push(id);
         }
         self.request(&uid, MutationKind::LabelCounted);
         self.trim_retained(now);
@@ -81,7 +81,7 @@ impl Reconciler {
 
     /// Deletes the oldest retained pods while there are more than `keep_failed`.
     pub(super) fn trim_retained(&mut self, now: Millis) {
-        while let Some(id) = self.executors.pop_retained_beyond(self.policy.keep_failed as usize) {
+        while let Some(id) = self.executors.retained.pop_beyond(self.policy.keep_failed as usize) {
             self.delete_pod_of(id, now);
         }
     }
@@ -187,7 +187,7 @@ impl Reconciler {
         let records = own.into_iter().chain(others);
         let records =
             records.flat_map(|group| group.records.iter().chain(group.tasks.records.iter()));
-        records.chain(self.executors.retained()).filter(move |id| self.holds(*id, holders))
+        records.chain(self.executors.retained.iter()).filter(move |id| self.holds(*id, holders))
     }
 
     fn holds(&self, id: ExecutorId, holders: Holders) -> bool {

@@ -168,7 +168,7 @@ impl Reconciler {
             let leaving = self.executor_of_ended(name, key);
             let group = self.executors.group_mut(name);
             let end = group.and_then(|group| group.tasks.reopen(key, leaving));
-            self.executors.forget_ended_task(name, key);
+            self.executors.ended_tasks.forget(name, key);
             self.note_task(name, &Arc::from(key));
             if let Some(Some(end)) = end {
                 self.end_task(name, key, end);
@@ -358,7 +358,7 @@ impl Reconciler {
                 self.out.tell(task_ended(name, &key, ended));
             }
         }
-        self.executors.forget_ended_tasks(name);
+        self.executors.ended_tasks.forget_group(name);
         let Some(group) = self.executors.groups().get(name) else { return };
         let left = group.members.iter().filter_map(|&id| {
             let executor = self.executors.get(id).filter(|one| self.can_run(one))?;

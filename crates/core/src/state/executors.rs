@@ -52,8 +52,8 @@ pub struct Executors {
     pub(crate) deleted: BTreeMap<GroupName, u32>,
     /// The ids of executors that calls have ended, as long as pods of theirs may be there.
     pub(crate) dismissed: BTreeMap<GroupName, Ranges>,
-    retained: RetainedPods,
-    ended_tasks: EndedTasks,
+    pub(crate) retained: RetainedPods,
+    pub(crate) ended_tasks: EndedTasks,
 }
 
 impl Executors {
@@ -346,16 +346,6 @@ impl Executors {
         self.groups.get_mut(&executor.group)
     }
 
-    /// The executors whose failed pods are retained, the oldest first.
-    pub fn retained(&self) -> impl Iterator<Item = ExecutorId> {
-        self.retained.iter()
-    }
-
-    /// The pod of this executor failed last, and is retained.
-    pub fn retain(&mut self, id: ExecutorId) {
-        self.retained.push(id);
-    }
-
     /// The pod of this executor was retained before a restart. Its place is by the time in its label.
     pub fn retain_since(&mut self, id: ExecutorId, at: u64, pods: &Snapshot) {
         let Self { by_id, retained, .. } = self;
@@ -364,11 +354,6 @@ impl Executors {
             pod.and_then(|pod| pod.counted).is_none_or(|other| (other, *other_id) > (at, id))
         };
         retained.insert(id, is_later);
-    }
-
-    /// Takes out the oldest retained one if there are more than `max`.
-    pub fn pop_retained_beyond(&mut self, max: usize) -> Option<ExecutorId> {
-        self.retained.pop_beyond(max)
     }
 
     /// The pod of this executor stays as a record. `is_earlier`: of work that an earlier run did.
@@ -406,16 +391,6 @@ impl Executors {
             }
         }
         forgotten
-    }
-
-    /// This task is open again.
-    pub fn forget_ended_task(&mut self, name: &GroupName, key: &str) {
-        self.ended_tasks.forget(name, key);
-    }
-
-    /// The group is deleted, and its tasks with it.
-    pub fn forget_ended_tasks(&mut self, name: &GroupName) {
-        self.ended_tasks.forget_group(name);
     }
 
     pub fn check(&self) {
