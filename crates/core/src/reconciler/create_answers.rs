@@ -15,7 +15,7 @@ use crate::state::create_backoff::BackoffCause;
 use crate::state::errands::MutationKind;
 use crate::state::executors::Life;
 use crate::state::ledger::CreateStep;
-use crate::state::snapshot::{AnswerAge, Change};
+use crate::state::snapshot::AnswerAge;
 use posse_base::text::sanitize;
 use posse_base::time::Millis;
 
@@ -43,45 +43,42 @@ impl Reconciler {
             return;
         };
         self.note_answer(&answer, Some(sent_at), now);
+        if answer.is_ok() {
+            self.on_request_answered(id);
+        }
         match answer {
-            Ok(PodAnswer::Ours(pod)) if self.has_create_labels(id, &pod) => {
-                self.on_request_answered(id);
-                self.server.window.on_answered();
-                if pod.restarts_in_place {
-                    self.refuse_changed(id, &pod.uid, &pod.name, RESTARTS_IN_PLACE, now);
-                } else {
-                    self.on_created_pod(id, &pod, watermark, now);
-                }
+            // No LIST or watch would show it.
+            Ok(PodAnswer::Ours(pod)) if !self.has_create_labels(id, &pod) => {
+                self.refuse_changed(id, &pod.uid, &pod.name, LABELS_STRIPPED, now);
             }
-            Ok(PodAnswer::Ours(Pod { uid, name, .. })) => {
-                self.on_labels_stripped(id, &uid, &name, now);
+            Ok(PodAnswer::Foreign(pod)) => {
+                self.refuse_changed(id, &pod.uid, &pod.name, LABELS_STRIPPED, now);
             }
-            Ok(PodAnswer::Foreign(foreign)) => {
-                self.on_labels_stripped(id, &foreign.uid, &foreign.name, now);
+            Ok(PodAnswer::Ours(pod)) if pod.restarts_in_place => {
+                self.refuse_changed(id, &pod.uid, &pod.name, RESTARTS_IN_PLACE, now);
             }
+            Ok(PodAnswer::Ours(pod)) => self.close_create(id, &pod, watermark, true, now),
             Err(refusal) => self.on_create_refused(id, sent_at, &refusal, now),
         }
     }
 
-    fn on_created_pod(&mut self, id: ExecutorId, pod: &Pod, watermark: Watermark, now: Millis) {
-        let Some(sent_at) = self.sent_at(id) else { return };
-        match self.snapshot.apply_answer(pod, watermark, true) {
-            AnswerAge::Void => self.post_again(id, Some(sent_at), now, now),
-            AnswerAge::Current => self.close_create(id, pod, true, true, now),
-            AnswerAge::Gone => self.close_create(id, pod, false, true, now),
-        }
-    }
-
-    /// The create has produced a pod, which is in the snapshot (`is_in_snapshot`) or already gone.
-    /// `is_acknowledged`: the last POST created it.
+    /// The answer to the last POST (`is_acknowledged`), or to a GET, shows the pod of the create.
     fn close_create(
         &mut self,
         id: ExecutorId,
         pod: &Pod,
-        is_in_snapshot: bool,
+        watermark: Watermark,
         is_acknowledged: bool,
         now: Millis,
     ) {
+        let age = self.snapshot.apply_answer(pod, watermark, is_acknowledged);
+        if age == AnswerAge::Void {
+            let (step, unknown_since) = match is_acknowledged {
+                true => (CreateStep::PostLater, self.sent_at(id)),
+                false => (CreateStep::CheckLater, None),
+            };
+            return self.send_again(id, step, unknown_since, now, now);
+        }
         let Some(executor) = self.executors.get(id) else { return };
         let (is_gone, has_no_pod_yet) = (executor.life == Life::Gone, executor.uid.is_none());
         let is_cancelled = executor.is_cancelled();
@@ -92,14 +89,14 @@ impl Reconciler {
         if is_gone {
             self.drop_executor(id);
         }
-        if is_in_snapshot {
+        if age == AnswerAge::Current {
             if has_no_pod_yet {
                 // The answer proves that the pod is ours.
                 self.snapshot.forget_foreign(&pod.uid);
                 self.on_pod_found(id, &pod.uid, is_cancelled, now);
             }
             // This also deletes a second pod with the same id.
-            self.on_change(Some(Change::Updated(pod.uid.clone())), now);
+            self.on_seen(&pod.uid, now);
         } else if has_no_pod_yet {
             self.on_pod_over(pod, is_cancelled, now);
         }
@@ -116,13 +113,6 @@ impl Reconciler {
         forget_refusal(group);
     }
 
-    /// The created pod lacks our labels, so no LIST or watch would show it.
-    fn on_labels_stripped(&mut self, id: ExecutorId, uid: &Uid, name: &str, now: Millis) {
-        self.on_request_answered(id);
-        self.server.window.on_answered();
-        self.refuse_changed(id, uid, name, LABELS_STRIPPED, now);
-    }
-
     /// A webhook has made a pod that must not be: deletes it.
     fn refuse_changed(
         &mut self,
@@ -132,10 +122,9 @@ impl Reconciler {
         message: &str,
         now: Millis,
     ) {
-        let Some(sent_at) = self.sent_at(id) else { return };
         self.errands.mutations.request(uid, name, MutationKind::Delete);
         let refusal = Refusal::local(RefusalClass::Invalid, message);
-        self.abandon_create(id, BackoffCause::Permanent, sent_at, &refusal, now);
+        self.abandon_create(id, BackoffCause::Permanent, &refusal, now);
     }
 
     fn on_create_refused(
@@ -158,7 +147,7 @@ impl Reconciler {
         if advice == Advice::Retry {
             let is_unknown = refusal.class == RefusalClass::OutcomeUnknown;
             let at = self.retry_at(id, refusal, now);
-            self.post_again(id, is_unknown.then_some(sent_at), at, now);
+            self.send_again(id, CreateStep::PostLater, is_unknown.then_some(sent_at), at, now);
             return self.report_failure(id, refusal, now);
         }
         // A missing right says nothing about the pod.
@@ -170,7 +159,7 @@ impl Reconciler {
             false => Some(cause_of(refusal.class)),
         };
         match cause {
-            Some(cause) => self.abandon_create(id, cause, sent_at, refusal, now),
+            Some(cause) => self.abandon_create(id, cause, refusal, now),
             None => self.retire(id, now),
         }
     }
@@ -188,7 +177,6 @@ impl Reconciler {
             self.on_request_refused(id, sent_at.unwrap_or(now), refusal, now);
         } else {
             self.on_request_answered(id);
-            self.server.window.on_answered();
         }
         let is_wanted = self.executors.get(id).is_some_and(|executor| !executor.is_cancelled());
         match answer {
@@ -198,11 +186,7 @@ impl Reconciler {
                 self.refuse_changed(id, &pod.uid, &pod.name, RESTARTS_IN_PLACE, now);
             }
             Ok(PodAnswer::Ours(pod)) if self.is_our_own(id, &pod) => {
-                match self.snapshot.apply_answer(&pod, watermark, false) {
-                    AnswerAge::Void => self.check_again(id, now, now),
-                    AnswerAge::Current => self.close_create(id, &pod, true, false, now),
-                    AnswerAge::Gone => self.close_create(id, &pod, false, false, now),
-                }
+                self.close_create(id, &pod, watermark, false, now);
             }
             // A foreign pod has the name. The next id has another name.
             Ok(PodAnswer::Ours(_) | PodAnswer::Foreign(_)) => self.retire(id, now),
@@ -211,7 +195,7 @@ impl Reconciler {
                 Advice::Retire => self.retire(id, now),
                 Advice::Check | Advice::Retry | Advice::Slow => {
                     let at = self.retry_at(id, &refusal, now);
-                    self.check_again(id, at, now);
+                    self.send_again(id, CreateStep::CheckLater, None, at, now);
                     self.report_failure(id, &refusal, now);
                 }
             },
@@ -227,11 +211,10 @@ impl Reconciler {
         &mut self,
         id: ExecutorId,
         cause: BackoffCause,
-        sent_at: Millis,
         refusal: &Refusal,
         now: Millis,
     ) {
-        self.begin_backoff(id, cause, sent_at, refusal, now);
+        self.begin_backoff(id, cause, refusal, now);
         self.retire(id, now);
     }
 
@@ -267,7 +250,7 @@ impl Reconciler {
         } else if executor.uid.is_some() {
             self.close_create_entry(id, false);
         } else if executor.create.is_some() {
-            self.change_create(id, now, |create| create.step = CreateStep::CheckAt(now));
+            self.change_create(id, now, |create| create.step = CreateStep::CheckLater);
             self.cancel_create(id, now);
         }
     }
@@ -276,14 +259,14 @@ impl Reconciler {
         &mut self,
         id: ExecutorId,
         cause: BackoffCause,
-        sent_at: Millis,
         refusal: &Refusal,
         now: Millis,
     ) {
         let Some(executor) = self.executors.get(id) else { return };
+        let Some(create) = executor.create.as_deref() else { return };
         let name = executor.group.clone();
         let (has_task, shape) = (executor.task.is_some(), executor.shape);
-        let requested_pod = executor.create.as_ref().and_then(|create| create.pod.clone());
+        let (sent_at, requested_pod) = (create.sent_at, create.pod.clone());
         // Those of any group: who lacks a claim need not have one that it can give up.
         let may_give_up = self.executors.groups().values().any(|one| one.spec.gives_up_claims());
         let Some(group) = self.executors.group_mut(&name) else { return };

@@ -14,7 +14,7 @@ use crate::model::refusal::{Refusal, RefusalClass};
 use crate::model::task::TaskOutput;
 use crate::state::due::Timer;
 use crate::state::errands::Step;
-use crate::state::snapshot::{AnswerAge, Change};
+use crate::state::snapshot::AnswerAge;
 use posse_base::text::sanitize;
 use posse_base::time::Millis;
 
@@ -164,9 +164,7 @@ impl Reconciler {
             PodAnswer::Ours(pod) if pod.uid == *uid => {
                 match self.snapshot.apply_answer(&pod, watermark, false) {
                     AnswerAge::Void => return false,
-                    AnswerAge::Current => {
-                        self.on_change(Some(Change::Updated(uid.clone())), now);
-                    }
+                    AnswerAge::Current => self.on_seen(uid, now),
                     AnswerAge::Gone => {}
                 }
             }

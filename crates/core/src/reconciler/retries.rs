@@ -10,6 +10,7 @@ use crate::policy::loss::MESSAGE_BYTES_MAX;
 use crate::state::create_backoff::BackoffCause;
 use crate::state::executors::{Group, Life, has_ended};
 use crate::state::ledger::CreateStep;
+use crate::state::throttle::Throttle;
 use posse_base::backoff::delay_ms;
 use posse_base::text::sanitize;
 use posse_base::time::Millis;
@@ -18,11 +19,12 @@ pub(super) const RETRY_INITIAL_MS: u64 = 500;
 pub(super) const RETRY_MAX_MS: u64 = 30_000;
 
 impl Reconciler {
-    /// The create's request was answered: its shape has one less in flight.
+    /// The create's request was answered with a pod.
     pub(super) fn on_request_answered(&mut self, id: ExecutorId) {
         if let Some(throttle) = self.executors.throttle_of(id) {
             throttle.on_answered();
         }
+        self.server.window.on_answered();
     }
 
     /// The create's request was refused. An overloaded server gets fewer requests from all groups;
@@ -34,9 +36,7 @@ impl Reconciler {
         refusal: &Refusal,
         now: Millis,
     ) {
-        let n_in_flight =
-            self.executors.throttle_of(id).map_or(0, |throttle| throttle.n_in_flight());
-        self.on_request_answered(id);
+        let n_in_flight = self.executors.throttle_of(id).map_or(0, Throttle::on_answered);
         if refusal.is_overload() {
             self.server.window.on_overload(sent_at, refusal, now, &mut self.rng);
         } else if refusal.advice(Verb::Create) == Advice::Retry {
@@ -90,27 +90,13 @@ impl Reconciler {
         now.after(delay.max(refusal.retry_delay_ms()))
     }
 
-    /// Sends the POST again at `at` with the same name, unless its pod was seen meanwhile.
+    /// Sends the POST again at `at` with the same name, or the GET, unless its pod was seen meanwhile.
     /// `unknown_since`: when the previous POST was sent, if it may have taken effect.
-    pub(super) fn post_again(
+    pub(super) fn send_again(
         &mut self,
         id: ExecutorId,
-        unknown_since: Option<Millis>,
-        at: Millis,
-        now: Millis,
-    ) {
-        self.schedule_retry(id, unknown_since, CreateStep::PostAt(at), at, now);
-    }
-
-    pub(super) fn check_again(&mut self, id: ExecutorId, at: Millis, now: Millis) {
-        self.schedule_retry(id, None, CreateStep::CheckAt(at), at, now);
-    }
-
-    fn schedule_retry(
-        &mut self,
-        id: ExecutorId,
-        unknown_since: Option<Millis>,
         step: CreateStep,
+        unknown_since: Option<Millis>,
         at: Millis,
         now: Millis,
     ) {

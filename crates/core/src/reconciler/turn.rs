@@ -266,8 +266,8 @@ impl Reconciler {
         if !is_check && self.is_place_taken(id) {
             // Two pods would work in one slot, on one task, or beside another attempt. Others may go first.
             self.executors.discard_probe(id);
-            self.post_again(id, None, now.after(RETRY_INITIAL_MS), now);
-            return;
+            let at = now.after(RETRY_INITIAL_MS);
+            return self.send_again(id, CreateStep::PostLater, None, at, now);
         }
         let watermark = self.watermark();
         // Each try uses the group's current template.
@@ -314,7 +314,7 @@ impl Reconciler {
     /// True if the next request of this create is a GET.
     fn is_check(&self, id: ExecutorId) -> bool {
         let create = self.executors.get(id).and_then(|executor| executor.create.as_deref());
-        create.is_some_and(|create| matches!(create.step, CreateStep::CheckAt(_)))
+        create.is_some_and(|create| create.step == CreateStep::CheckLater)
     }
 
     fn end_surplus(&mut self, name: &GroupName, n: u32, now: Millis) {

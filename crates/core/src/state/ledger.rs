@@ -20,12 +20,12 @@ pub enum CreateStep {
     Answer,
     /// The answer to the GET after an AlreadyExists.
     Check,
-    /// The time to send the GET again.
-    CheckAt(Millis),
+    /// The time to send the GET again, which `Retries` knows.
+    CheckLater,
     /// Cancelled, but a request may still take effect until then.
     AwaitLateEffect(Millis),
-    /// The time to send the POST again with the same name.
-    PostAt(Millis),
+    /// The time to send the POST again with the same name, which `Retries` knows.
+    PostLater,
 }
 
 /// One create, from before its first POST until its pod is seen or it can no longer take effect.
@@ -50,7 +50,7 @@ impl Create {
     pub fn is_in_flight(&self) -> bool {
         match self.step {
             CreateStep::Answer | CreateStep::Check => true,
-            CreateStep::CheckAt(_) | CreateStep::AwaitLateEffect(_) | CreateStep::PostAt(_) => {
+            CreateStep::CheckLater | CreateStep::AwaitLateEffect(_) | CreateStep::PostLater => {
                 false
             }
         }
@@ -60,7 +60,7 @@ impl Create {
     pub fn open_until(&self) -> Option<Millis> {
         match self.step {
             CreateStep::Answer | CreateStep::Check => Some(self.sent_at.after(CREATE_OPEN_MS)),
-            CreateStep::CheckAt(_) | CreateStep::AwaitLateEffect(_) | CreateStep::PostAt(_) => {
+            CreateStep::CheckLater | CreateStep::AwaitLateEffect(_) | CreateStep::PostLater => {
                 self.unknown_since.map(|at| at.after(CREATE_OPEN_MS))
             }
         }

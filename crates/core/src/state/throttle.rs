@@ -40,10 +40,12 @@ impl Throttle {
         self.n_in_flight += 1;
     }
 
-    /// It was answered.
-    pub fn on_answered(&mut self) {
+    /// It was answered. How many were in flight with it.
+    pub fn on_answered(&mut self) -> u32 {
         debug_assert!(self.n_in_flight > 0, "an answer without a request");
-        self.n_in_flight = self.n_in_flight.saturating_sub(1);
+        let n_in_flight = self.n_in_flight;
+        self.n_in_flight = n_in_flight.saturating_sub(1);
+        n_in_flight
     }
 
     /// The server has accepted a create of the shape.
