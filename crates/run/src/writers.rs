@@ -381,7 +381,7 @@ fn resize_body(uid: &Uid, pod: &PodText, step: u32) -> Vec<u8> {
     let resources = serde_json::json!({
         "limits": { "memory": memory.limit }, "requests": { "memory": request },
     });
-    let container = serde_json::json!({ "name": pod.main_container(), "resources": resources });
+    let container = serde_json::json!({ "name": pod.memory.container, "resources": resources });
     let body = serde_json::json!({
         "metadata": { "uid": uid.to_string() }, "spec": { "containers": [container] },
     });

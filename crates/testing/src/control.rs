@@ -196,8 +196,8 @@ impl DryRuns for FakeCore {
             }
             Some(spec) => format!("{group} {container:?} {spec}"),
         };
-        let pod = PodText::new(vec![Part::Text(text)], String::new());
-        Ok(Arc::new(pod.with_claims(claims.collect())))
+        let (parts, claims) = (vec![Part::Text(text)], claims.collect());
+        Ok(Arc::new(PodText { parts, claims, ..PodText::default() }))
     }
 
     fn forget(&self, _: &GroupName) {}

@@ -14,15 +14,16 @@ pub const ETCD_BYTES_MAX: usize = 3 << 19;
 /// The JSON of a pod with gaps.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct PodText {
-    parts: Vec<Part>,
+    pub parts: Vec<Part>,
     /// The same with node affinity.
-    affine: AffineParts,
-    memory: MemoryGrowth,
+    pub affine: AffineParts,
+    pub memory: MemoryGrowth,
     /// The claims that the pod mounts. They are created before the pod.
-    claims: Vec<SlotClaim>,
-    /// Where the main container has volumes.
-    mount_paths: Vec<String>,
-    pod_name_prefix: String,
+    pub claims: Vec<SlotClaim>,
+    /// Where the main container has volumes: absolute, and without a slash at the end.
+    pub mount_paths: Vec<String>,
+    /// A pod's name is this followed by the executor's id.
+    pub pod_name_prefix: String,
 }
 
 /// A claim of each slot.
@@ -128,35 +129,6 @@ impl fmt::Debug for PodText {
 }
 
 impl PodText {
-    /// A pod's name is `pod_name_prefix` followed by the executor's id.
-    pub fn new(parts: Vec<Part>, pod_name_prefix: String) -> Self {
-        Self { parts, pod_name_prefix, ..Self::default() }
-    }
-
-    /// Adds the text for pods that avoid or prefer nodes.
-    #[must_use]
-    pub fn with_node_affinity(self, affine: AffineParts) -> Self {
-        Self { affine, ..self }
-    }
-
-    /// Adds the growth of the main container's memory.
-    #[must_use]
-    pub fn with_memory_growth(self, memory: MemoryGrowth) -> Self {
-        Self { memory, ..self }
-    }
-
-    /// Adds the claims of the pod's slot.
-    #[must_use]
-    pub fn with_claims(self, claims: Vec<SlotClaim>) -> Self {
-        Self { claims, ..self }
-    }
-
-    /// Adds the paths at which the main container has volumes: absolute, and without a slash at the end.
-    #[must_use]
-    pub fn with_mount_paths(self, mount_paths: Vec<String>) -> Self {
-        Self { mount_paths, ..self }
-    }
-
     /// The volume's path that leaves no place for a file at `path`: it is the same, or below it.
     pub fn mount_in_place_of(&self, path: &str) -> Option<&str> {
         let is_in_place = |mount: &&String| {
@@ -169,16 +141,6 @@ impl PodText {
     pub fn n_bytes(&self) -> usize {
         let n_bytes = |part: &Part| if let Part::Text(text) = part { text.len() } else { 0 };
         self.parts.iter().map(n_bytes).sum()
-    }
-
-    /// True if each slot has claims of its own.
-    pub fn has_claims(&self) -> bool {
-        !self.claims.is_empty()
-    }
-
-    /// True if each slot has claims that are of no use after the run.
-    pub fn has_run_claims(&self) -> bool {
-        self.claims.iter().any(|claim| claim.is_of_run)
     }
 
     /// The memory limits above the template's own, by step; empty without memory scaling.
@@ -197,11 +159,6 @@ impl PodText {
         let larger = (0_u32..).zip(self.memory.steps.iter().skip(1));
         let n = larger.take_while(|(_, step)| step.limit_bytes <= limit_bytes).last();
         n.map_or(0, |(n, _)| n + 1)
-    }
-
-    /// The main container, for a change of its memory in place.
-    pub fn main_container(&self) -> &str {
-        &self.memory.container
     }
 
     /// The step to which the memory of a running executor should grow that has a limit of `limit_bytes` and uses

@@ -164,13 +164,13 @@ impl GroupSpec {
 
     /// Each slot has volumes of its own, so an executor without a slot cannot be created.
     pub fn has_volumes(&self) -> bool {
-        self.pod.as_ref().is_some_and(|pod| pod.has_claims())
+        self.pod.as_ref().is_some_and(|pod| !pod.claims.is_empty())
     }
 
     /// A slot whose work is done needs its claims no more: nobody comes after its executor, and no run.
     pub fn gives_up_claims(&self) -> bool {
-        let has_run_claims = self.pod.as_ref().is_some_and(|pod| pod.has_run_claims());
-        has_run_claims && self.completions.is_some() && !self.restarts_whole()
+        let mut claims = self.pod.iter().flat_map(|pod| &pod.claims);
+        claims.any(|claim| claim.is_of_run) && self.completions.is_some() && !self.restarts_whole()
     }
 
     pub fn protects_busy(&self) -> bool {

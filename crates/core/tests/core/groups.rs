@@ -17,7 +17,7 @@ use posse_core::model::status::State;
 use posse_core::model::waiting::{GroupWait, ServerWait, Waiting};
 
 fn pod(text: &str) -> Arc<PodText> {
-    Arc::new(PodText::new(vec![Part::Text(text.to_owned())], String::new()))
+    Arc::new(PodText { parts: vec![Part::Text(text.to_owned())], ..PodText::default() })
 }
 
 /// A change that sets only the pod template.

@@ -88,8 +88,8 @@ fn secret_values_are_needed_until_no_call_can_run_the_task_again() {
 
 #[test]
 fn a_file_has_no_place_where_the_template_has_a_volume() {
-    let paths = ["/data", "/etc/app/conf.d"].map(str::to_owned);
-    let pod = Arc::new(PodText::default().with_mount_paths(paths.into()));
+    let mount_paths = ["/data", "/etc/app/conf.d"].map(str::to_owned).into();
+    let pod = Arc::new(PodText { mount_paths, ..PodText::default() });
     let mut run = Run::new(policy(), vec![GroupSpec { pod: Some(pod), ..group(0, None) }]);
     let with = |key: &str, file: &str| Task {
         files: [(file.to_owned(), "k1".into())].into(),
@@ -115,7 +115,7 @@ fn a_file_has_no_place_where_the_template_has_a_volume() {
 fn a_pod_that_fills_etcds_limit_has_no_room_for_a_task() {
     for (n_bytes, fits) in [(1_572_864 - (128 << 10), true), (1_572_865 - (128 << 10), false)] {
         let parts = vec![Part::Text("x".repeat(n_bytes)), Part::PodName];
-        let pod = Arc::new(PodText::new(parts, "p-".to_owned()));
+        let pod = Arc::new(PodText { parts, ..PodText::default() });
         let mut run = Run::new(policy(), vec![GroupSpec { pod: Some(pod), ..group(0, None) }]);
         match say(&mut run, &[task("a", 0)]) {
             Reply::Tasks(_) => assert!(fits),

@@ -31,9 +31,8 @@ pub fn spec(name: &str, target: u32) -> GroupSpec {
 
 /// A pod whose slot has a claim of its own.
 pub fn pod_with_claims() -> Option<Arc<PodText>> {
-    Some(Arc::new(
-        PodText::default().with_claims(vec![SlotClaim { parts: Vec::new(), is_of_run: true }]),
-    ))
+    let claims = vec![SlotClaim { parts: Vec::new(), is_of_run: true }];
+    Some(Arc::new(PodText { claims, ..PodText::default() }))
 }
 
 /// The same pod, whose memory may grow by these steps.
@@ -54,7 +53,7 @@ pub fn growing(
     });
     let container = "main".to_owned();
     let memory = MemoryGrowth { container, steps: steps.collect(), grow_at_permille };
-    Some(Arc::new(pod.with_memory_growth(memory)))
+    Some(Arc::new(PodText { memory, ..pod }))
 }
 
 /// The default policy without the `app` budget, which most rules do not need.

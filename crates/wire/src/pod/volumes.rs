@@ -131,7 +131,7 @@ mod tests {
         };
         let pod = template.compile(&context).expect("it compiles").pod;
         let claims = pod.render_claims(ExecutorId(1), slot, &PodOverrides::default());
-        assert!(pod.has_claims() && claims.len() == 1);
+        assert_eq!((pod.claims.len(), claims.len()), (1, 1));
         serde_json::from_slice(&claims[0]).expect("JSON")
     }
 

@@ -168,5 +168,5 @@ pub fn group(name: &str, rng: &mut Rng) -> GroupSpec {
 }
 
 fn pod_text(text: &str) -> Arc<PodText> {
-    Arc::new(PodText::new(vec![Part::Text(text.to_owned())], String::new()))
+    Arc::new(PodText { parts: vec![Part::Text(text.to_owned())], ..PodText::default() })
 }

@@ -207,11 +207,8 @@ impl Template {
             })
             .collect::<Result<_, TemplateError>>()?;
         let memory = std::mem::take(&mut build.memory);
-        let pod_text = PodText::new(parts, context.pod_name_prefix())
-            .with_node_affinity(affine)
-            .with_memory_growth(memory)
-            .with_claims(claims)
-            .with_mount_paths(mount_paths(&pod));
+        let (mount_paths, pod_name_prefix) = (mount_paths(&pod), context.pod_name_prefix());
+        let pod_text = PodText { parts, affine, memory, claims, mount_paths, pod_name_prefix };
         build.check_arguments(&pod_text)?;
         Ok(Compiled { pod: Arc::new(pod_text), warnings: build.warnings })
     }
