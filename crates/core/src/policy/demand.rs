@@ -60,7 +60,7 @@ impl GroupFacts<'_> {
     pub fn demands(&self, run: &RunFacts) -> impl Iterator<Item = Demand> {
         let by = |why| move |(shape, n)| Demand { shape, why, n };
         let retries = self.group.retries.due(run.now, run.available).map(by(Why::Retry));
-        let n = self.group.target().saturating_sub(self.group.own_capacity());
+        let n = self.group.target().saturating_sub(self.group.own.capacity());
         let target = Demand { shape: Shape::TEMPLATE, why: Why::Target, n };
         let tasks = self.group.tasks.ready_shapes().map(by(Why::Task));
         retries.chain([target]).chain(tasks).filter(|demand| demand.n > 0)
@@ -68,14 +68,14 @@ impl GroupFacts<'_> {
 
     /// How many executors for tasks may be created: `max` leaves them what the target does not need.
     pub fn n_for_tasks(&self) -> u32 {
-        let own = self.group.target().max(self.group.own_capacity());
+        let own = self.group.target().max(self.group.own.capacity());
         let room = self.group.spec.max.map_or(u32::MAX, |max| max.saturating_sub(own));
         self.group.tasks.n_ready().min(room.saturating_sub(self.group.tasks.counts.capacity()))
     }
 
     /// How many executors are too many.
     pub fn surplus(&self) -> u32 {
-        let own = self.group.own_capacity().saturating_sub(self.group.target());
+        let own = self.group.own.capacity().saturating_sub(self.group.target());
         own.max(self.group.n_beyond_slots())
     }
 

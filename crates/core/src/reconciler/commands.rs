@@ -8,6 +8,7 @@ use crate::model::command::{AfterKill, Command, GroupCommand, Reply};
 use crate::model::event::{DeleteCause, Event, LossReason, RunEvent};
 use crate::model::ids::{ExecutorId, GroupName};
 use crate::model::status::State;
+use crate::model::task::TaskEnd;
 use crate::policy::loss::Loss;
 use crate::state::executors::Group;
 use posse_base::time::Millis;
@@ -30,7 +31,8 @@ impl Reconciler {
     /// Executes one call and returns its reply. The next turn acts on the new targets.
     pub fn command(&mut self, command: Command, now: Millis) -> Reply {
         if !matches!(command, Command::TaskSecretKeys | Command::View | Command::ViewTasks { .. }) {
-            self.on_driver_call(now);
+            // posse cannot distinguish the driver from other clients.
+            self.driver_reports.on_call(now);
         }
         if self.end.is_stopping() && command.is_recorded() {
             let what =
@@ -124,7 +126,7 @@ impl Reconciler {
         match (after, &group) {
             (AfterKill::Lower, _) => {
                 self.lower_by(&killed, now);
-                killed.iter().for_each(|&id| self.cancel_task_of(id, now));
+                killed.iter().for_each(|&id| self.end_task_of(id, TaskEnd::CANCELLED, now));
             }
             (AfterKill::Target(target), Some(group)) => {
                 self.set_target(group, target, now);

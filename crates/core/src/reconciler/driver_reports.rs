@@ -33,14 +33,9 @@ impl Reconciler {
         }
     }
 
-    /// A call was made. posse cannot distinguish the driver from other clients.
-    pub(super) fn on_driver_call(&mut self, now: Millis) {
-        self.driver_reports.on_call(now);
-    }
-
     pub(super) fn on_silence_due(&mut self, at: Millis, now: Millis) {
         if now.since(at) > STALL_MS || !self.has_credentials() {
-            self.on_driver_call(now);
+            self.driver_reports.on_call(now);
         }
         let silence_ms = self.policy.driver_silence_ms;
         let Some(last_call_at) = self.driver_reports.last_call_at() else { return };
@@ -88,11 +83,6 @@ impl Reconciler {
         let (_, unknown) = self.split_known(&ids);
         self.driver_reports.on_idle(ids, IDLE_VALID_MS, now);
         Reply::Noted { unknown }
-    }
-
-    /// The same by the command of `driver.idle`, for another time, and no sign of life of the driver.
-    pub(super) fn on_idle_read(&mut self, ids: BTreeSet<ExecutorId>, valid_ms: u64, now: Millis) {
-        self.driver_reports.on_idle(ids, valid_ms, now);
     }
 
     pub(super) fn on_disconnected(&mut self, id: ExecutorId, now: Millis) -> Reply {
@@ -240,7 +230,7 @@ impl Reconciler {
         }));
         if are_complete {
             // The driver starts now, and could not make calls before.
-            self.on_driver_call(now);
+            self.driver_reports.on_call(now);
         }
     }
 

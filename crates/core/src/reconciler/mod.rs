@@ -186,7 +186,10 @@ impl Reconciler {
                 self.on_read_refused(&refusal, now);
                 self.on_stop_list_refused(&refusal, now);
             }
-            Input::IdleRead { executors, valid_ms } => self.on_idle_read(executors, valid_ms, now),
+            // By a command, so it is no sign of life of the driver.
+            Input::IdleRead { executors, valid_ms } => {
+                self.driver_reports.on_idle(executors, valid_ms, now);
+            }
             Input::LogRead { uid, answer } => self.on_log_read(&uid, answer),
             Input::NoAnswer { since, message } => self.on_no_answer(since, message),
             Input::OutputKept { uid } => self.on_output_kept(&uid),

@@ -41,7 +41,7 @@ impl Reconciler {
 
     pub(super) fn on_log_read(&mut self, uid: &Uid, answer: Result<Vec<String>, Refusal>) {
         let subject = self.errands.logs.end(uid);
-        self.errands.release(uid);
+        self.errands.mutations.wake(uid);
         let Some(subject) = subject else { return };
         match answer {
             Ok(lines) => self.report_log(subject, Ok(lines)),
@@ -91,7 +91,7 @@ impl Reconciler {
 
     pub(super) fn on_output_kept(&mut self, uid: &Uid) {
         if self.errands.outputs.end(uid).is_some() {
-            self.errands.release(uid);
+            self.errands.mutations.wake(uid);
         }
     }
 

@@ -290,11 +290,6 @@ impl Reconciler {
         }
     }
 
-    /// A call or a drain of an earlier process cancels the task of this executor.
-    pub(super) fn cancel_task_of(&mut self, id: ExecutorId, now: Millis) {
-        self.end_task_of(id, TaskEnd::CANCELLED, now);
-    }
-
     /// The executor of a task was lost. True if the task failed with it.
     pub(super) fn lose_task(&mut self, id: ExecutorId, loss: &Loss, now: Millis) -> bool {
         let Some((name, run)) = self.task_of(id).filter(|_| loss.caused_by_app()) else {

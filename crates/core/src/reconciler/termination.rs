@@ -8,6 +8,7 @@ use crate::model::event::{DeleteCause, ExecutorEvent};
 use crate::model::ids::{ExecutorId, Uid};
 use crate::model::pod::{ContainerState, Draining};
 use crate::model::refusal::{Refusal, RefusalClass};
+use crate::model::task::TaskEnd;
 use crate::policy::loss::{Loss, classify};
 use crate::state::due::Timer;
 use crate::state::errands::MutationKind;
@@ -165,7 +166,7 @@ impl Reconciler {
             return;
         };
         if cause == DeleteCause::Cancelled {
-            self.cancel_task_of(id, now);
+            self.end_task_of(id, TaskEnd::CANCELLED, now);
         }
         // The loss was reported when the kill was decided.
         self.change(id, now, |executor| {

@@ -121,7 +121,7 @@ impl Reconciler {
     /// It has what it should have, nothing of it is under way, and it waits for nothing: its plan would be empty.
     fn rests(&self, group: &Group) -> bool {
         group.counts().not_running() == 0
-            && group.own_capacity() == group.target()
+            && group.own.capacity() == group.target()
             && group.tasks.n_ready() == 0
             && group.tasks.throttles.n_in_flight() == 0
             && group.retries.count() == 0
@@ -215,7 +215,7 @@ impl Reconciler {
         executor.awaits_heartbeat = self.policy.heartbeat_timeout_ms > 0 && !is_for_task;
         executor.attempt = group.attempts.current();
         debug_assert!(
-            is_for_task || group.own_capacity() < group.target(),
+            is_for_task || group.own.capacity() < group.target(),
             "{id} would be above the target of {name}"
         );
         if let Some(shape) = shape {

@@ -172,8 +172,8 @@ impl<K: Clone + Ord, T> Queue<K, T> {
         }
     }
 
-    /// Nothing holds the errand any more.
-    fn wake(&mut self, key: &K) {
+    /// Nothing holds the errand any more, or not for this reason.
+    pub fn wake(&mut self, key: &K) {
         if self.get(key).is_some_and(|errand| errand.step == Step::Ready) {
             self.ready.push_back(key.clone());
         }
@@ -380,7 +380,7 @@ impl Errands {
     /// Another one tells of it, or nobody has to.
     pub fn on_told(&mut self, uid: &Uid) {
         self.untold.remove(uid);
-        self.release(uid);
+        self.mutations.wake(uid);
     }
 
     pub fn check(&self) {
@@ -392,10 +392,5 @@ impl Errands {
         self.claims.check();
         self.resizes.check();
         self.protects.check();
-    }
-
-    /// What was asked of the pod is over: it may be deleted, unless something else holds it.
-    pub fn release(&mut self, uid: &Uid) {
-        self.mutations.wake(uid);
     }
 }

@@ -193,11 +193,6 @@ impl Group {
         counts.of(State::Terminating) + counts.of(State::Draining)
     }
 
-    /// The number of executors that count towards the target: those that work on no task.
-    pub fn own_capacity(&self) -> u32 {
-        self.own.capacity()
-    }
-
     /// The group's `max`, if this target takes all of it. `max: 0` is a group that only holds its tasks.
     pub fn max_without_room_for_tasks(target: u32, max: Option<u32>) -> Option<u32> {
         max.filter(|&max| target > 0 && max > 0 && target >= max)

@@ -599,7 +599,7 @@ impl Check {
                 is_first && executor.known_since == Millis(now)
             });
             let Some(group) = executors.groups().get(name).filter(|_| is_fresh) else { continue };
-            let (n, target) = (group.own_capacity(), group.target());
+            let (n, target) = (group.own.capacity(), group.target());
             let n_tasks = group.tasks.counts.capacity();
             let is_for_task = executors.get(*id).is_some_and(|one| one.task.is_some());
             let is_too_many = match is_for_task {
