@@ -82,11 +82,8 @@ impl Reconciler {
                 throttle.backoff.on_started(now);
             }
             // Work that is done ends a crash loop, however short it was.
-            if throttle.backoff.crash_loop_probe() == Some(id) {
-                throttle.backoff.on_probe_proven();
-            } else {
-                throttle.backoff.discard_probe(id);
-            }
+            throttle.backoff.on_proven(id);
+            throttle.backoff.discard_probe(id);
         }
         if let Some(group) = self.executors.group_of(id).filter(|_| is_first_sight) {
             forget_refusal(group);

@@ -69,9 +69,8 @@ impl Reconciler {
         let is_awaited = executor.awaits_heartbeat;
         if executor.state == State::Running
             && let Some(throttle) = self.executors.throttle_of(id)
-            && throttle.backoff.crash_loop_probe() == Some(id)
         {
-            throttle.backoff.on_probe_proven();
+            throttle.backoff.on_proven(id);
         }
         if is_awaited {
             self.change(id, now, |executor| executor.awaits_heartbeat = false);

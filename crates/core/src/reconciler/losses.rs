@@ -223,14 +223,13 @@ impl Reconciler {
                 }
                 backoff.on_ended(id, end, now, rng);
             }
-            // It ran as long as it was allowed to, so the crash loop is over.
-            None if loss.reason == LossReason::MaxAge
-                && lived_ms.is_some()
-                && backoff.crash_loop_probe() == Some(id) =>
-            {
-                backoff.on_probe_proven();
+            None if loss.reason.is_by_posse() => {
+                if loss.reason == LossReason::MaxAge && lived_ms.is_some() {
+                    // It ran as long as it was allowed to, so the crash loop is over.
+                    backoff.on_proven(id);
+                }
+                backoff.discard_probe(id);
             }
-            None if loss.reason.is_by_posse() => backoff.discard_probe(id),
             // It says nothing about the application, but one that ends at once again and again makes the
             // server create pods for nothing.
             None => {

@@ -68,11 +68,8 @@ impl Reconciler {
             // A resourceVersion rollback undid its start.
             self.due.set(CreateBackoff::proven_at(now), Timer::ProbeProven(name.clone(), id));
         }
-        if let Some(throttle) = self.executors.throttle_of(id)
-            && lives
-            && throttle.backoff.crash_loop_probe() == Some(id)
-        {
-            throttle.backoff.on_probe_proven();
+        if let Some(throttle) = self.executors.throttle_of(id).filter(|_| lives) {
+            throttle.backoff.on_proven(id);
         }
     }
 

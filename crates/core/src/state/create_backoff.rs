@@ -415,12 +415,14 @@ impl CreateBackoff {
         running_since.after(EARLY_END_MS)
     }
 
-    /// The probe has run long enough.
-    pub fn on_probe_proven(&mut self) {
-        self.active = None;
-        self.slow_start = Some(2);
-        self.early_ends.clear();
-        self.ends_at_once.clear();
+    /// This executor works, or has run long enough. If it is the probe of a crash loop, that is over.
+    pub fn on_proven(&mut self, id: ExecutorId) {
+        if self.crash_loop_probe() == Some(id) {
+            self.active = None;
+            self.slow_start = Some(2);
+            self.early_ends.clear();
+            self.ends_at_once.clear();
+        }
     }
 
     fn begin(&mut self, cause: BackoffCause, failures: u32, now: Millis, rng: &mut Rng) {
