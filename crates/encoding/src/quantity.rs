@@ -83,10 +83,6 @@ impl Quantity {
         if rest == 0 { whole } else { whole + 1 }
     }
 
-    pub fn is_whole(self) -> bool {
-        self.nanos % NANOS == 0
-    }
-
     pub fn is_zero(self) -> bool {
         self.nanos == 0
     }
@@ -109,11 +105,6 @@ impl Quantity {
 
     pub fn times(self, n: u32) -> Self {
         Self { nanos: self.nanos.saturating_mul(i128::from(n)), ..self }
-    }
-
-    /// The same amount with decimal suffixes.
-    pub fn decimal(self) -> Self {
-        Self { form: Form::Decimal, ..self }
     }
 
     /// Rounded up to a whole number.
