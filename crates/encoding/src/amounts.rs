@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use crate::quantity::Quantity;
 
@@ -17,10 +17,8 @@ impl Amounts {
     /// Reads the list at a JSON pointer. Values that are not quantities are skipped.
     pub fn read(value: &Value, pointer: &str) -> Self {
         let members = value.pointer(pointer).and_then(Value::as_object);
-        let amount = |(name, amount): (&String, &Value)| {
-            let text = amount.as_str().map_or_else(|| amount.to_string(), str::to_owned);
-            Quantity::parse(&text).map(|amount| (name.clone(), amount))
-        };
+        let amount =
+            |(name, amount): (&String, &Value)| Some((name.clone(), Quantity::of(amount)?));
         Self(members.into_iter().flatten().filter_map(amount).collect())
     }
 
@@ -91,13 +89,12 @@ enum List {
 }
 
 impl List {
-    /// The amounts of a container, or of a whole pod, without negative ones, which no server accepts.
-    fn of(self, of: Option<&Value>) -> Amounts {
-        let read = |list| of.map(|of| Amounts::read(of, list)).unwrap_or_default();
-        let mut amounts = read("/resources/limits");
+    /// The amounts in the resources of a container or a pod, without negative ones, which no server accepts.
+    fn of(self, resources: &Value) -> Amounts {
+        let mut amounts = Amounts::read(resources, "/limits");
         if self == Self::Requests {
             // The server takes a limit for a request that is missing.
-            amounts.0.extend(read("/resources/requests").0);
+            amounts.0.extend(Amounts::read(resources, "/requests").0);
         }
         amounts.0.retain(|_, amount| !amount.is_negative());
         amounts
@@ -109,9 +106,8 @@ impl List {
 fn of_pod(spec: &Map<String, Value>, list: List) -> Amounts {
     let mut total = of_containers(spec, list);
     if let Some(resources) = spec.get("resources") {
-        let whole = json!({ "resources": resources });
         let is_given = |name: &str| resources["requests"].get(name).is_some();
-        for (name, amount) in list.of(Some(&whole)).0 {
+        for (name, amount) in list.of(resources).0 {
             // A limit of the pod stands for its request only if no container asks.
             if list == List::Limits || is_given(&name) || total.get(&name).is_none() {
                 total.set(&name, amount);
@@ -137,7 +133,7 @@ fn of_containers(spec: &Map<String, Value>, list: List) -> Amounts {
     let containers = |key| spec.get(key).and_then(Value::as_array).into_iter().flatten();
     let (mut together, mut peak) = (Amounts::default(), Amounts::default());
     for container in containers("initContainers") {
-        let own = list.of(Some(container));
+        let own = list.of(&container["resources"]);
         let mut with_side_cars = together.clone();
         with_side_cars.add(&own);
         // What it does not ask for is not more than the side-cars ask for in the end.
@@ -147,7 +143,7 @@ fn of_containers(spec: &Map<String, Value>, list: List) -> Amounts {
         }
     }
     for container in containers("containers") {
-        together.add(&list.of(Some(container)));
+        together.add(&list.of(&container["resources"]));
     }
     peak.raise_to(&together);
     peak
