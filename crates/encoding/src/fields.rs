@@ -22,10 +22,14 @@ pub trait Value<'a>: Sized {
     fn text(&mut self) -> Result<Option<Cow<'a, str>>, Self::Error>;
 
     /// A time as JSON has it (RFC 3339). None for null.
-    fn time(&mut self) -> Result<Option<Cow<'a, str>>, Self::Error>;
+    fn time(&mut self) -> Result<Option<Cow<'a, str>>, Self::Error> {
+        self.text()
+    }
 
     /// A quantity as JSON has it. None for null.
-    fn quantity(&mut self) -> Result<Option<Cow<'a, str>>, Self::Error>;
+    fn quantity(&mut self) -> Result<Option<Cow<'a, str>>, Self::Error> {
+        self.text()
+    }
 
     /// An integer. None for null.
     fn number(&mut self) -> Result<Option<i64>, Self::Error>;

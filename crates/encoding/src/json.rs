@@ -200,14 +200,6 @@ impl<'a, A: MapAccess<'a>> Value<'a> for Member<'_, A> {
         Ok(self.read(PhantomData::<Option<IgnoredAny>>)?.is_some())
     }
 
-    fn time(&mut self) -> Result<Option<Cow<'a, str>>, A::Error> {
-        self.text()
-    }
-
-    fn quantity(&mut self) -> Result<Option<Cow<'a, str>>, A::Error> {
-        self.text()
-    }
-
     fn raw(&mut self) -> Result<&'a [u8], A::Error> {
         Ok(self.read(PhantomData::<&'a RawValue>)?.get().as_bytes())
     }

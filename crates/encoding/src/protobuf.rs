@@ -102,19 +102,13 @@ impl<'a> Envelope<'a> {
 /// Reads a message.
 pub fn message<'a, T: Default + Fields<'a>>(bytes: &'a [u8]) -> Result<T, ProtobufError> {
     let mut whole = T::default();
-    fill(bytes, &mut whole)?;
-    Ok(whole)
-}
-
-/// Fills a struct with the fields of a message.
-pub fn fill<'a, T: Fields<'a>>(bytes: &'a [u8], whole: &mut T) -> Result<(), ProtobufError> {
     let mut reader = Reader { bytes };
     while let Some((number, mut part)) = reader.next_field()? {
         if let Some((_, key)) = T::NUMBERS.iter().find(|(known, _)| *known == number) {
             whole.field(key, &mut part)?;
         }
     }
-    Ok(())
+    Ok(whole)
 }
 
 /// The value of one field on the wire.
