@@ -44,7 +44,7 @@ pub(super) fn beside(group: &Section<'_>) -> Result<Option<Beside>, ConfigError>
                        like {app: shuffle}";
         return Err(section.error("labels", message));
     }
-    Ok(Some(Beside { labels, is_required: section.flag("required", true)? }))
+    Ok(Some(Beside { labels, is_required: section.flag("required")?.unwrap_or(true) }))
 }
 
 #[cfg(test)]

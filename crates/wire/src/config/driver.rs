@@ -263,10 +263,7 @@ pub(super) fn driver(section: &Section<'_>) -> Result<Driver, ConfigError> {
     let dev_command = driver_dev(section)?.command.map(|words| [&words[..], &args].concat());
     command.extend(args);
     let idle = idle(section)?;
-    let keep_executors = match section.get("keep_executors") {
-        Some(_) => Some(section.flag("keep_executors", false)?),
-        None => None,
-    };
+    let keep_executors = section.flag("keep_executors")?;
     let pod = pod(section, shorthands)?;
     if pod.kind == DriverKind::Pod && keep_executors == Some(true) {
         let message = "a bare pod has no successor, so its executors end with it; set kind: job";

@@ -253,7 +253,11 @@ fn group(
         on_loss: section.word("on_loss", &ON_LOSS, default.on_loss)?,
         restart,
         completions: completions(section, restart)?,
-        together: if section.flag("queue_group", false)? { Together::Queue } else { together },
+        together: if section.flag("queue_group")?.unwrap_or(false) {
+            Together::Queue
+        } else {
+            together
+        },
         protect: section.word("protect", &PROTECT, default.protect)?,
         decommission: decommission(section)?,
         credentials: credentials_of(section, credentials)?,

@@ -281,16 +281,13 @@ impl Config {
             driver: driver::driver(&top.section("driver")?)?,
             executors: group::groups(&top, &credentials)?,
             credentials,
-            lease: top.flag("lease", true)?,
-            exclusive: match top.get("exclusive") {
-                Some(_) => Some(top.flag("exclusive", false)?),
-                None => None,
-            },
+            lease: top.flag("lease")?.unwrap_or(true),
+            exclusive: top.flag("exclusive")?,
             control: control(&top)?,
             metrics: metrics(&top)?,
             task_output: task_output(&top)?,
             record: record(&top)?,
-            task_secrets: top.flag("task_secrets", false)?,
+            task_secrets: top.flag("task_secrets")?.unwrap_or(false),
             page: page(&top)?,
             ..Self::default()
         };

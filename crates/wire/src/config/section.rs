@@ -223,10 +223,10 @@ impl<'a> Section<'a> {
     }
 
     /// true or false.
-    pub fn flag(&self, key: &str, default: bool) -> Result<bool, ConfigError> {
+    pub fn flag(&self, key: &str) -> Result<Option<bool>, ConfigError> {
         match self.get(key) {
-            None => Ok(default),
-            Some(Node { kind: Kind::Bool(value), .. }) => Ok(*value),
+            None => Ok(None),
+            Some(Node { kind: Kind::Bool(value), .. }) => Ok(Some(*value)),
             Some(node) => Err(self.expected(key, node, Type::Boolean)),
         }
     }

@@ -60,9 +60,9 @@ impl RawCluster {
         Ok(Self {
             certificate_authority: cluster.given("certificate-authority")?,
             certificate_authority_data: cluster.given("certificate-authority-data")?,
-            disable_compression: cluster.flag("disable-compression", false)?,
+            disable_compression: cluster.flag("disable-compression")?.unwrap_or(false),
             exec_extension,
-            insecure_skip_tls_verify: cluster.flag("insecure-skip-tls-verify", false)?,
+            insecure_skip_tls_verify: cluster.flag("insecure-skip-tls-verify")?.unwrap_or(false),
             proxy_url: cluster.given("proxy-url")?,
             server: cluster.given("server")?,
             tls_server_name: cluster.given("tls-server-name")?,

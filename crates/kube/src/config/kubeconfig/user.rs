@@ -112,7 +112,7 @@ impl RawExec {
             env: exec.sections("env")?.into_iter().map(variable).collect::<Result<_, _>>()?,
             install_hint: exec.given("installHint")?,
             interactive_mode: exec.given("interactiveMode")?,
-            provide_cluster_info: exec.flag("provideClusterInfo", false)?,
+            provide_cluster_info: exec.flag("provideClusterInfo")?.unwrap_or(false),
         })
     }
 }
