@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use crate::config::control_addr::ControlAddr;
 use crate::config::listen_addr::ListenAddr;
-use crate::config::section::{ConfigError, Section};
+use crate::config::section::{ConfigError, Section, word};
 use crate::k8s::common_metadata::CommonMetadata;
 use crate::k8s::log::LOG_LINES_MAX;
 use crate::names;
@@ -375,9 +375,8 @@ impl Config {
 
 fn limit(section: &Section<'_>, key: &str, default: Limit) -> Result<Limit, ConfigError> {
     let Some(node) = section.get(key) else { return Ok(default) };
-    match (&node.kind, node.scalar().as_deref()) {
-        // YAML 1.1 reads a bare `off` as false.
-        (Kind::Bool(false), _) | (_, Some("off")) => Some(Limit::Off),
+    match (&node.kind, word(node).as_deref()) {
+        (_, Some("off")) => Some(Limit::Off),
         (_, Some("auto")) => Some(Limit::Auto),
         (Kind::Number(number), _) => {
             number.as_u64().and_then(|n| u32::try_from(n).ok()).map(Limit::Max)
@@ -389,55 +388,49 @@ fn limit(section: &Section<'_>, key: &str, default: Limit) -> Result<Limit, Conf
 
 fn control(top: &Section<'_>) -> Result<Control, ConfigError> {
     let Some(node) = top.get("control") else { return Ok(Control::Default) };
-    match (&node.kind, node.scalar()) {
-        (Kind::Bool(false), _) => Ok(Control::Off),
-        (_, Some(text)) if text == "off" => Ok(Control::Off),
-        (_, Some(text)) => {
-            ControlAddr::parse(&text).map(Control::At).map_err(|why| top.error("control", why))
+    match word(node).as_deref() {
+        Some("off") => Ok(Control::Off),
+        Some(text) => {
+            ControlAddr::parse(text).map(Control::At).map_err(|why| top.error("control", why))
         }
-        (_, None) => Err(top.expected("control", node, CONTROL)),
+        None => Err(top.expected("control", node, CONTROL)),
     }
 }
 
 fn metrics(top: &Section<'_>) -> Result<Metrics, ConfigError> {
     let Some(node) = top.get("metrics") else { return Ok(Metrics::Default) };
-    match (&node.kind, node.scalar()) {
-        (Kind::Bool(false), _) => Ok(Metrics::Off),
-        (_, Some(text)) => Metrics::parse(&text).map_err(|why| top.error("metrics", why)),
-        (_, None) => Err(top.expected("metrics", node, LISTEN)),
+    match word(node) {
+        Some(text) => Metrics::parse(&text).map_err(|why| top.error("metrics", why)),
+        None => Err(top.expected("metrics", node, LISTEN)),
     }
 }
 
 fn task_output(top: &Section<'_>) -> Result<TaskOutput, ConfigError> {
     let Some(node) = top.get("task_output") else { return Ok(TaskOutput::Default) };
-    match (&node.kind, node.scalar()) {
-        // YAML 1.1 reads a bare `off` as false.
-        (Kind::Bool(false), _) => Ok(TaskOutput::Off),
-        (_, Some(text)) if text == "off" => Ok(TaskOutput::Off),
-        (_, Some(text)) if !text.is_empty() => Ok(TaskOutput::At(PathBuf::from(text))),
-        (_, Some(_) | None) => Err(top.expected("task_output", node, OUTPUT)),
+    match word(node).as_deref() {
+        Some("off") => Ok(TaskOutput::Off),
+        Some(path) if !path.is_empty() => Ok(TaskOutput::At(PathBuf::from(path))),
+        Some(_) | None => Err(top.expected("task_output", node, OUTPUT)),
     }
 }
 
 fn record(top: &Section<'_>) -> Result<Record, ConfigError> {
     let Some(node) = top.get("record") else { return Ok(Record::Auto) };
-    match (&node.kind, node.scalar().as_deref()) {
-        // YAML 1.1 reads a bare `off` as false.
-        (Kind::Bool(false), _) | (_, Some("off")) => Ok(Record::Off),
-        (_, Some("auto")) => Ok(Record::Auto),
-        (_, Some("cluster")) => Ok(Record::Cluster),
-        (_, Some(path)) if !path.is_empty() => Ok(Record::File(PathBuf::from(path))),
-        (_, Some(_) | None) => Err(top.expected("record", node, RECORD)),
+    match word(node).as_deref() {
+        Some("off") => Ok(Record::Off),
+        Some("auto") => Ok(Record::Auto),
+        Some("cluster") => Ok(Record::Cluster),
+        Some(path) if !path.is_empty() => Ok(Record::File(PathBuf::from(path))),
+        Some(_) | None => Err(top.expected("record", node, RECORD)),
     }
 }
 
 fn page(top: &Section<'_>) -> Result<Option<ListenAddr>, ConfigError> {
     let Some(node) = top.get("page") else { return Ok(None) };
-    match (&node.kind, node.scalar()) {
-        (Kind::Bool(false), _) => Ok(None),
-        (_, Some(text)) if text == "off" => Ok(None),
-        (_, Some(text)) => ListenAddr::parse(&text).map(Some).map_err(|why| top.error("page", why)),
-        (_, None) => Err(top.expected("page", node, LISTEN)),
+    match word(node).as_deref() {
+        Some("off") => Ok(None),
+        Some(text) => ListenAddr::parse(text).map(Some).map_err(|why| top.error("page", why)),
+        None => Err(top.expected("page", node, LISTEN)),
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::config::key::Type;
 use crate::config::key::{Key, key, none, told};
 use crate::config::only;
-use crate::config::section::{ConfigError, Section};
+use crate::config::section::{ConfigError, Section, word};
 use crate::pod::memory::MemoryScaling;
 use posse_core::model::settings::BadNodes;
 use posse_encoding::quantity::{is_decimal, memory_error};
@@ -40,12 +40,12 @@ const GROW_AT: Type = Type::Own {
     expected: "a part of the limit from 0.5 to 1, like 0.9",
 };
 
-/// `bad_nodes`: nothing, or `off` (which YAML reads as false).
+/// `bad_nodes`: nothing, or `off`.
 pub(super) fn bad_nodes(top: &Section<'_>) -> Result<BadNodes, ConfigError> {
     const KEY: &str = "bad_nodes";
     let default = BadNodes::default();
     let Some(node) = top.get(KEY) else { return Ok(default) };
-    if matches!(node.kind, Kind::Bool(false)) || node.scalar().as_deref() == Some("off") {
+    if word(node).as_deref() == Some("off") {
         return Ok(BadNodes { losses: 0, ..default });
     }
     // It was a map, and the error tells what stands for its keys.

@@ -79,6 +79,11 @@ fn one_of<T>(words: &[(&str, T)]) -> String {
     words.join(" or ")
 }
 
+/// A scalar's text. A tool that reads `off` as YAML 1.1 writes false.
+pub(super) fn word(node: &Node) -> Option<String> {
+    if matches!(node.kind, Kind::Bool(false)) { Some("off".to_owned()) } else { node.scalar() }
+}
+
 /// One map of the configuration.
 #[derive(Debug)]
 pub struct Section<'a> {
@@ -189,9 +194,7 @@ impl<'a> Section<'a> {
         words: &[(&str, T)],
     ) -> Result<Option<T>, ConfigError> {
         let Some(node) = self.get(key) else { return Ok(None) };
-        // A tool that reads `off` as YAML 1.1 writes false.
-        let is_off = matches!(node.kind, Kind::Bool(false));
-        let text = if is_off { Some("off".to_owned()) } else { node.scalar() };
+        let text = word(node);
         let found = words.iter().find(|(word, _)| Some(*word) == text.as_deref());
         let found = found.map(|(_, value)| Some(*value));
         found.ok_or_else(|| self.expected(key, node, one_of(words)))
