@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use crate::config::key::Preset::Is;
-use crate::config::key::Type::{Boolean, Map};
+use crate::config::key::Type::{Boolean, Map, Text};
 use crate::config::key::{Key, key, told};
-use crate::config::only;
+use crate::config::map_at;
 use crate::config::section::{ConfigError, Section};
 use crate::names;
 use crate::pod::beside::Beside;
@@ -19,20 +19,12 @@ pub(super) const KEYS: &[Key] = &[
 
 /// `beside`: labels, and whether they are required.
 pub(super) fn beside(group: &Section<'_>) -> Result<Option<Beside>, ConfigError> {
-    if group.get("beside").is_none() {
-        return Ok(None);
-    }
-    let section = group.section("beside")?;
-    only(&section, KEYS)?;
+    let Some(section) = map_at(group, "beside", KEYS)? else { return Ok(None) };
     let given = section.section("labels")?;
     let mut labels = BTreeMap::new();
     for entry in given.entries() {
-        let value = entry.value.scalar().ok_or_else(|| {
-            given.error(
-                &entry.key,
-                format_args!("expected a text, found {}", entry.value.describe()),
-            )
-        })?;
+        let expected = || given.expected(&entry.key, &entry.value, Text);
+        let value = entry.value.scalar().ok_or_else(expected)?;
         if !names::is_label_pair(&entry.key, &value) {
             let message = format_args!("`{}={value}` is not a Kubernetes label", entry.key);
             return Err(given.error(&entry.key, message));

@@ -3,11 +3,9 @@
 use crate::config::key::Type::{Duration, Text, With, Words};
 use crate::config::key::{Key, key, none, told};
 use crate::config::section::{ConfigError, Section};
-use crate::config::{checked, only};
+use crate::config::{checked, map_at};
 use crate::names;
 use posse_core::model::settings::Decommission;
-
-const KEY: &str = "decommission";
 
 /// The keys of `decommission`.
 #[rustfmt::skip]
@@ -20,11 +18,7 @@ pub(super) const KEYS: &[Key] = &[
 ];
 
 pub(super) fn decommission(group: &Section<'_>) -> Result<Option<Decommission>, ConfigError> {
-    if group.get(KEY).is_none() {
-        return Ok(None);
-    }
-    let section = group.section(KEY)?;
-    only(&section, KEYS)?;
+    let Some(section) = map_at(group, "decommission", KEYS)? else { return Ok(None) };
     let after_ms = section.duration_ms("after", 0)?;
     if after_ms == 0 {
         let message = "must be longer than 0s: it is the drain period of a running executor";

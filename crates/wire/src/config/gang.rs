@@ -3,12 +3,11 @@
 use crate::config::key::Preset::Is;
 use crate::config::key::Type::{Duration, Integer, With, Words};
 use crate::config::key::{Key, key, preset_ms, told, words};
-use crate::config::only;
+use crate::config::map_at;
 use crate::config::section::{ConfigError, Section};
 use crate::pod::build::gang::{GangKind, PodGang};
 use posse_core::model::settings::{EXECUTORS_MAX, Together};
 
-const KEY: &str = "gang";
 /// Who starts the executors of a gang together.
 const KINDS: [(&str, Option<GangKind>); 5] = [
     ("none", None),
@@ -35,11 +34,7 @@ pub(super) fn gang(
     max: Option<u32>,
     queue: Option<&str>,
 ) -> Result<(Together, Option<PodGang>), ConfigError> {
-    if group.get(KEY).is_none() {
-        return Ok((Together::No, None));
-    }
-    let section = group.section(KEY)?;
-    only(&section, KEYS)?;
+    let Some(section) = map_at(group, "gang", KEYS)? else { return Ok((Together::No, None)) };
     let min = section.number_up_to("min", EXECUTORS_MAX)?.unwrap_or(count);
     if min == 0 {
         let message = "must be at least 1: it is the number of executors that run together";

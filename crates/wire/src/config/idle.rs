@@ -3,7 +3,7 @@
 use crate::config::key::Key;
 use crate::config::key::Preset::Is;
 use crate::config::key::key;
-use crate::config::only;
+use crate::config::map_at;
 use crate::config::polled::{EVERY, EVERY_MEANING, EVERY_TYPE, PolledCommand, command_key, polled};
 use crate::config::section::{ConfigError, Section};
 
@@ -16,11 +16,7 @@ pub(super) const KEYS: &[Key] = &[
 ];
 
 pub(super) fn idle(driver: &Section<'_>) -> Result<Option<PolledCommand>, ConfigError> {
-    if driver.get("idle").is_none() {
-        return Ok(None);
-    }
-    let section = driver.section("idle")?;
-    only(&section, KEYS)?;
+    let Some(section) = map_at(driver, "idle", KEYS)? else { return Ok(None) };
     let example = "a list like [./idle.sh], which prints the ids of the executors without work";
     polled(&section, example, KEYS).map(Some)
 }

@@ -78,6 +78,20 @@ pub(super) fn only(section: &Section<'_>, keys: &[Key]) -> Result<(), ConfigErro
     section.only_or(&known, |key| removed(key, &here).or_else(|| hint(key, &here, &known)))
 }
 
+/// The map at a key, which may have these keys; `None` if it is absent.
+pub(super) fn map_at<'a>(
+    parent: &Section<'a>,
+    key: &str,
+    keys: &[Key],
+) -> Result<Option<Section<'a>>, ConfigError> {
+    if parent.get(key).is_none() {
+        return Ok(None);
+    }
+    let section = parent.section(key)?;
+    only(&section, keys)?;
+    Ok(Some(section))
+}
+
 /// What stands for a key that was known here once.
 fn removed(key: &str, here: &str) -> Option<String> {
     let (_, _, instead) = REMOVED.iter().find(|(place, name, _)| *place == here && *name == key)?;

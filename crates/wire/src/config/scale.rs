@@ -3,7 +3,7 @@
 use crate::config::key::Preset::Is;
 use crate::config::key::Type::{Duration, Integer, With};
 use crate::config::key::{Key, key, preset_ms};
-use crate::config::only;
+use crate::config::map_at;
 use crate::config::polled::{EVERY, EVERY_MEANING, EVERY_TYPE, PolledCommand, command_key, polled};
 use crate::config::section::{ConfigError, Section};
 use posse_core::machines::scale::ScaleRule;
@@ -33,11 +33,7 @@ pub(super) fn scale(
     group: &Section<'_>,
     restart: Restart,
 ) -> Result<Option<ScaleCommand>, ConfigError> {
-    if group.get("scale").is_none() {
-        return Ok(None);
-    }
-    let section = group.section("scale")?;
-    only(&section, KEYS)?;
+    let Some(section) = map_at(group, "scale", KEYS)? else { return Ok(None) };
     if restart != Restart::Always {
         let message = "needs `restart: always`: work that ends lowers the target by itself";
         return Err(group.error("scale", message));
