@@ -21,6 +21,9 @@ const ID_DIGITS_MAX: usize = 10;
 /// Length of a generated instance name.
 const INSTANCE_LEN: usize = 5;
 
+/// Variables that posse sets for drivers and executors begin with this.
+pub(crate) const OWN_VARIABLES: &str = "POSSE_";
+
 /// What is wrong with an application's name.
 pub fn app_name_error(name: &str) -> Option<String> {
     let sound = is_label(name) && name.starts_with(|c: char| c.is_ascii_lowercase());
@@ -85,22 +88,12 @@ fn app_name_from(text: &str) -> Option<String> {
 /// What is wrong with a group's name.
 pub fn group_name_error(name: &str) -> Option<String> {
     // It becomes a label value, which has to start and end with a letter or digit.
-    (!is_label(name) || name.len() > GROUP_LEN_MAX).then(|| {
-        format!(
-            "`{name}` is not a name for a group: it has at most {GROUP_LEN_MAX} of [a-z0-9-] and \
-             neither begins nor ends with `-`"
-        )
-    })
+    label_error_of(name, "a group", GROUP_LEN_MAX)
 }
 
 /// What is wrong with the name of an entry of `credentials`: the name of a volume ends with it.
 pub fn credentials_name_error(name: &str) -> Option<String> {
-    (!is_label(name) || name.len() > GROUP_LEN_MAX).then(|| {
-        format!(
-            "`{name}` is not a name for credentials: it has at most {GROUP_LEN_MAX} of [a-z0-9-] \
-             and neither begins nor ends with `-`"
-        )
-    })
+    label_error_of(name, "credentials", GROUP_LEN_MAX)
 }
 
 /// What is wrong with the name of an object in Kubernetes.
@@ -123,10 +116,14 @@ pub fn variable_error(name: &str) -> Option<String> {
 
 /// What is wrong with an instance's name.
 pub fn instance_name_error(name: &str) -> Option<String> {
-    (!is_label(name) || name.len() > INSTANCE_LEN_MAX).then(|| {
+    label_error_of(name, "an instance", INSTANCE_LEN_MAX)
+}
+
+fn label_error_of(name: &str, what: &str, len_max: usize) -> Option<String> {
+    (!is_label(name) || name.len() > len_max).then(|| {
         format!(
-            "`{name}` is not a name for an instance: it has at most {INSTANCE_LEN_MAX} of \
-             [a-z0-9-] and neither begins nor ends with `-`"
+            "`{name}` is not a name for {what}: it has at most {len_max} of [a-z0-9-] and neither \
+             begins nor ends with `-`"
         )
     })
 }

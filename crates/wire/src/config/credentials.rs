@@ -14,8 +14,6 @@ use crate::pod::credential_mounts::{Credentials, DIR, MOUNT, unknown_placeholder
 
 /// The shortest `every` and `timeout`, in milliseconds.
 const MS_MIN: u64 = 1_000;
-/// Variables that posse sets for drivers and executors begin with this.
-const OWN_PREFIX: &str = "POSSE_";
 /// The most entries: each takes a thread and a volume.
 const ENTRIES_MAX: usize = 16;
 
@@ -98,7 +96,7 @@ fn credential(section: &Section<'_>) -> Result<Credentials, ConfigError> {
         if let Some(why) = variable_too_long(name, value) {
             return Err(section.error("env", format_args!("{name}: {why}")));
         }
-        if name.starts_with(OWN_PREFIX) {
+        if name.starts_with(names::OWN_VARIABLES) {
             return Err(section.error("env", format!("{name} is one of posse's own variables")));
         }
         if let Some(word) = unknown_placeholder(value, &[MOUNT]) {

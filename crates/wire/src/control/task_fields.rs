@@ -12,9 +12,6 @@ use crate::names;
 use posse_core::model::task::{After, KEY_BYTES_MAX, RETRIES_MAX, TaskArray};
 use posse_encoding::quantity::Quantity;
 
-/// Variables with this prefix are posse's own.
-const OUR_PREFIX: &str = "POSSE_";
-
 /// Checks a key, also one in the path of a call.
 pub fn parse_key(key: &str) -> Result<Arc<str>, CallError> {
     let is_end = |c: char| c.is_ascii_alphanumeric();
@@ -49,14 +46,11 @@ pub(super) fn env(
     })?;
     let variable = |(name, value): (&String, &Value)| {
         let fail = |what: &str| Err(CallError::new(&format!("{field}.{name}"), what));
-        let is_start = |c: char| c.is_ascii_alphabetic() || "-._".contains(c);
-        let is_name =
-            name.starts_with(is_start) && name.chars().all(|c| is_start(c) || c.is_ascii_digit());
         match value.as_str() {
-            _ if !is_name => fail(
+            _ if names::variable_error(name).is_some() => fail(
                 "is no name of a variable: letters, digits, `_`, `-` and `.`, not first a digit",
             ),
-            _ if name.starts_with(OUR_PREFIX) => fail("is a variable that posse sets"),
+            _ if name.starts_with(names::OWN_VARIABLES) => fail("is a variable that posse sets"),
             Some(text) if !text.contains('\0') => Ok((name.clone(), text.to_owned())),
             Some(_) | None => fail("must be a text without NUL"),
         }

@@ -4,6 +4,7 @@
 use serde_json::{Map, Value};
 
 use crate::k8s::{kueue, labels};
+use crate::names::OWN_VARIABLES;
 use crate::pod::build::gang;
 use crate::pod::staged::FILES_VOLUME;
 use crate::pod::template::containers_mut;
@@ -70,9 +71,8 @@ const OF_NETWORKS: [&str; 11] = [
 ];
 /// What Kueue and YuniKorn write beside posse's own keys of queues and gangs: the pod would be one more of another group.
 const OF_GROUPS: [&str; 3] = ["applicationId", "kueue.x-k8s.io/podset", "kueue.x-k8s.io/workload"];
-/// Of volumes and variables that posse adds.
+/// Of volumes that posse adds.
 const OWN_VOLUMES: &str = "posse-";
-const OWN_VARIABLES: &str = "POSSE_";
 /// What a server tolerates for each pod that says nothing (`DefaultTolerationSeconds`), in seconds.
 const DEFAULT_TOLERATION_S: u64 = 300;
 /// What the DaemonSet controller tolerates for each pod (`AddOrUpdateDaemonPodTolerations`): its pods stay for ever, and on
