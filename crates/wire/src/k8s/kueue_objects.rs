@@ -3,6 +3,7 @@
 use serde_json::{Map, Value};
 
 use crate::error::WireError;
+use crate::k8s::preflight::text;
 use crate::k8s::selector::selects;
 
 /// Reads the first of a list of Workloads.
@@ -24,7 +25,7 @@ pub struct LocalQueue {
 /// Reads a LocalQueue.
 pub fn local_queue(bytes: &[u8]) -> Result<LocalQueue, WireError> {
     let queue: Value = serde_json::from_slice(bytes)?;
-    let cluster_queue = text_at(&queue, "/spec/clusterQueue").unwrap_or_default().to_owned();
+    let cluster_queue = text(&queue, "/spec/clusterQueue").unwrap_or_default();
     Ok(LocalQueue { problem: stopped(&queue).or_else(|| inactive(&queue)), cluster_queue })
 }
 
@@ -38,22 +39,16 @@ pub fn closed(bytes: &[u8], labels: &Map<String, Value>) -> Result<Option<String
 }
 
 fn stopped(queue: &Value) -> Option<String> {
-    let policy = text_at(queue, "/spec/stopPolicy").filter(|policy| *policy != "None")?;
+    let policy = text(queue, "/spec/stopPolicy").filter(|policy| *policy != "None")?;
     Some(format!("it is stopped (stopPolicy: {policy})"))
 }
 
 fn inactive(queue: &Value) -> Option<String> {
     let conditions = queue.pointer("/status/conditions")?.as_array()?;
-    let is_inactive = |one: &&Value| {
-        text_at(one, "/type") == Some("Active") && text_at(one, "/status") == Some("False")
-    };
+    let is_inactive = |one: &&Value| one["type"] == "Active" && one["status"] == "False";
     let said = conditions.iter().find(is_inactive)?;
-    let [reason, message] = ["/reason", "/message"].map(|at| text_at(said, at).unwrap_or_default());
+    let [reason, message] = ["/reason", "/message"].map(|at| text(said, at).unwrap_or_default());
     Some(format!("it is not active: {reason}, {message}"))
-}
-
-fn text_at<'a>(value: &'a Value, pointer: &str) -> Option<&'a str> {
-    value.pointer(pointer)?.as_str()
 }
 
 #[cfg(test)]

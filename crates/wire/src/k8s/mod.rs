@@ -18,7 +18,7 @@ pub mod permissions;
 pub mod preflight;
 pub mod review;
 pub mod seen_event;
-mod selector;
+pub(crate) mod selector;
 pub mod status;
 pub mod takeover;
 pub mod usage;

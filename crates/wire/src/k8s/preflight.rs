@@ -166,7 +166,7 @@ fn items(bytes: &[u8]) -> Result<Vec<Value>, WireError> {
     }
 }
 
-fn text(value: &Value, pointer: &str) -> Option<String> {
+pub(super) fn text(value: &Value, pointer: &str) -> Option<String> {
     value.pointer(pointer).and_then(Value::as_str).map(str::to_owned)
 }
 

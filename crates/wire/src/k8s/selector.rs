@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 /// Whether a label selector selects an object with these labels. Operators that are not known select nothing.
-pub(super) fn selects(selector: &Value, labels: &Map<String, Value>) -> bool {
+pub(crate) fn selects(selector: &Value, labels: &Map<String, Value>) -> bool {
     let pairs = selector.get("matchLabels").and_then(Value::as_object);
     let rules = selector.get("matchExpressions").and_then(Value::as_array);
     let has_pairs = pairs.into_iter().flatten().all(|(key, value)| labels.get(key) == Some(value));

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
+use crate::k8s::selector::selects;
 use crate::pod::template::{Template, TemplateError};
 
 /// The label that has another value on every node.
@@ -115,28 +116,15 @@ fn excludes(term: &Value, beside: &Beside) -> bool {
     let selector = term.get("labelSelector").filter(|selector| selector.is_object());
     is_on_node
         && !others.into_iter().any(is_given)
-        && selector.is_some_and(|selector| selects(selector, &beside.labels))
+        && selector.is_some_and(|selector| selects_all(selector, &beside.labels))
 }
 
 /// True if every pod with these labels matches the selector, whatever other labels it has.
-fn selects(selector: &Value, labels: &BTreeMap<String, String>) -> bool {
-    let pairs = selector.get("matchLabels").and_then(Value::as_object);
-    let mut pairs = pairs.into_iter().flatten();
-    let has = |(key, value): (&String, &Value)| labels.get(key).is_some_and(|label| value == label);
-    let expressions = selector.get("matchExpressions").and_then(Value::as_array);
-    let holds = |expression: &Value| {
-        let key = expression.get("key").and_then(Value::as_str).unwrap_or_default();
-        let Some(label) = labels.get(key) else { return false };
-        let values = expression.get("values").and_then(Value::as_array);
-        let is_listed = values.is_some_and(|values| values.iter().any(|value| value == label));
-        match expression.get("operator").and_then(Value::as_str) {
-            Some("In") => is_listed,
-            Some("NotIn") => !is_listed,
-            Some("Exists") => true,
-            _ => false,
-        }
-    };
-    pairs.all(has) && expressions.into_iter().flatten().all(holds)
+fn selects_all(selector: &Value, labels: &BTreeMap<String, String>) -> bool {
+    let rules = selector.get("matchExpressions").and_then(Value::as_array);
+    let is_known = |rule: &Value| rule["key"].as_str().is_some_and(|key| labels.contains_key(key));
+    let labels_json = labels.iter().map(|(key, value)| (key.clone(), json!(value))).collect();
+    rules.into_iter().flatten().all(is_known) && selects(selector, &labels_json)
 }
 
 /// True if no pod matches both the affinity term and `beside`. kube-scheduler counts only pods that
