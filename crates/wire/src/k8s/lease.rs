@@ -1,7 +1,5 @@
 //! JSON of a Lease (`coordination.k8s.io/v1`).
 
-use std::collections::BTreeMap;
-
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -166,26 +164,19 @@ impl LeaseObject<'_> {
     pub fn to_json(&self) -> Vec<u8> {
         let record = self.record;
         let version = &record.version_text;
-        let ours = [
-            (APP, self.selection.app.as_str()),
-            (INSTANCE, self.selection.instance.as_str()),
-            // It differs from an executor's, so that no pod selector matches a Lease.
-            (COMPONENT.0, self.scope.as_str()),
-            MANAGED_BY,
-        ];
-        let high_water = record.id_high_water.map(|id| id.to_string());
-        let high_water = high_water.iter().map(|id| (ID_HIGH_WATER, id.as_str()));
-        let labels: BTreeMap<_, _> = texts(&self.common.labels).chain(ours).collect();
-        let annotations: BTreeMap<_, _> =
-            texts(&self.common.annotations).chain(high_water).collect();
         let mut lease = json!({
             "apiVersion": "coordination.k8s.io/v1",
             "kind": "Lease",
             "metadata": {
                 "name": self.name,
                 "namespace": self.namespace,
-                "labels": labels,
-                "annotations": annotations,
+                "labels": {
+                    APP: self.selection.app, INSTANCE: self.selection.instance,
+                    // It differs from an executor's, so that no pod selector matches a Lease.
+                    COMPONENT.0: self.scope.as_str(),
+                    MANAGED_BY.0: MANAGED_BY.1,
+                },
+                "annotations": {},
             },
             "spec": {
                 "holderIdentity": record.holder,
@@ -195,6 +186,10 @@ impl LeaseObject<'_> {
                 "leaseTransitions": record.transitions,
             },
         });
+        if let Some(id) = record.id_high_water {
+            lease["metadata"]["annotations"][ID_HIGH_WATER] = json!(id.to_string());
+        }
+        self.common.lay_under_object(&mut lease);
         if !version.is_empty() {
             lease["metadata"]["resourceVersion"] = json!(version);
         }
@@ -203,10 +198,6 @@ impl LeaseObject<'_> {
         }
         lease.to_string().into_bytes()
     }
-}
-
-fn texts(pairs: &[(String, String)]) -> impl Iterator<Item = (&str, &str)> {
-    pairs.iter().map(|(key, value)| (key.as_str(), value.as_str()))
 }
 
 fn unix_ms(text: &str) -> Option<i64> {

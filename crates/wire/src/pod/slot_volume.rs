@@ -1,6 +1,6 @@
 //! An entry of `volumes_per_slot`, and the claim that it makes for a slot.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use crate::k8s::common_metadata::CommonMetadata;
 use crate::k8s::labels::{APP, GROUP, INSTANCE, MANAGED_BY, SLOT, VOLUME};
@@ -63,25 +63,20 @@ impl SlotVolume {
     /// The claim of a slot as it is created, with placeholders. `owner`: the ownerReference of the driver
     /// pod, if there is one. It owns claims that live as long as the run. `common`: what all objects have.
     pub fn claim(&self, owner: Option<Value>, common: &CommonMetadata) -> Value {
-        let mut labels = Map::new();
-        let mut annotations = Map::new();
-        for (map, pairs) in [(&mut labels, &self.labels), (&mut annotations, &self.annotations)] {
-            map.extend(pairs.iter().map(|(key, value)| (key.clone(), json!(value))));
-        }
-        let ours = [(APP, "{{APP}}"), (GROUP, "{{GROUP}}"), (SLOT, "{{SLOT}}"), MANAGED_BY, VOLUME];
-        labels.extend(ours.map(|(key, value)| (key.to_owned(), json!(value))));
-        let mut metadata = json!({ "name": self.claim_name() });
-        if !annotations.is_empty() {
-            metadata["annotations"] = json!(annotations);
-        }
+        let mut metadata = json!({
+            "name": self.claim_name(),
+            "labels": {
+                APP: "{{APP}}", GROUP: "{{GROUP}}", SLOT: "{{SLOT}}",
+                MANAGED_BY.0: MANAGED_BY.1, VOLUME.0: VOLUME.1,
+            },
+        });
         if self.keep == KeepVolume::Run {
-            labels.insert(INSTANCE.to_owned(), json!("{{INSTANCE}}"));
+            metadata["labels"][INSTANCE] = json!("{{INSTANCE}}");
             if let Some(mut owner) = owner {
                 owner["blockOwnerDeletion"] = json!(false);
                 metadata["ownerReferences"] = json!([owner]);
             }
         }
-        metadata["labels"] = json!(labels);
         let mut spec = json!({
             "accessModes": [self.access], "resources": { "requests": { "storage": self.size } },
         });
@@ -91,6 +86,8 @@ impl SlotVolume {
         let mut claim = json!({
             "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata, "spec": spec,
         });
+        let (labels, annotations) = (self.labels.clone(), self.annotations.clone());
+        CommonMetadata { labels, annotations }.lay_under_object(&mut claim);
         common.lay_under_object(&mut claim);
         claim
     }
