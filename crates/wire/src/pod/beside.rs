@@ -6,14 +6,13 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value, json};
 
 use crate::k8s::selector::selects;
+use crate::pod::node_affinity::{PREFERRED, REQUIRED};
 use crate::pod::template::{Template, TemplateError};
 
 /// The label that has another value on every node.
 const HOSTNAME: &str = "kubernetes.io/hostname";
 /// The largest weight of a preference (1 to 100).
 const WEIGHT: u32 = 100;
-const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
-const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
 const FIELD: &str = "spec.affinity";
 
 /// The key `beside` of a group.

@@ -3,33 +3,35 @@
 
 use serde_json::{Value, json};
 
-/// Path of the required node affinity. A node has to match one of its terms.
-const WAY: [&str; 4] =
-    ["spec", "affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution"];
-const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
+/// The part of an affinity that must hold. A node has to match one of its terms.
+pub(super) const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
+pub(super) const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
 const TERMS: &str = "nodeSelectorTerms";
 const FIELDS: &str = "matchFields";
 
-/// Leaves a gap in every term, and adds a term if there is none. A pod with `spec.nodeName` and
-/// malformed fields stay as they are: the server reports those.
-pub fn leave_gaps(pod: &mut Value) {
+/// The list or map at this path of the node affinity, `empty` where there is none yet. None for a pod with
+/// `spec.nodeName`, and where a field is malformed: the server reports it.
+fn part<'p>(pod: &'p mut Value, kind: &str, empty: Value) -> Option<&'p mut Value> {
     if pod.pointer("/spec/nodeName").is_some_and(Value::is_string) {
-        return;
+        return None;
     }
     let mut at = pod;
-    for key in WAY {
-        let Some(map) = at.as_object_mut() else { return };
-        let next = map.entry(key).or_insert(Value::Null);
+    for key in ["spec", "affinity", "nodeAffinity", kind] {
+        let next = at.as_object_mut()?.entry(key).or_insert(Value::Null);
         if next.is_null() {
-            *next = match key {
-                // An empty term would match no node, but this one gets the gap below.
-                key if key == WAY[3] => json!({ TERMS: [{ FIELDS: [] }] }),
-                _ => json!({}),
-            };
+            *next = if key == kind { empty.clone() } else { json!({}) };
         }
         at = next;
     }
-    let Some(terms) = at.get_mut(TERMS).and_then(Value::as_array_mut) else { return };
+    Some(at)
+}
+
+/// Leaves a gap in every term, and adds a term if there is none.
+pub fn leave_gaps(pod: &mut Value) {
+    // An empty term would match no node, but this one gets the gap below.
+    let required = part(pod, REQUIRED, json!({ TERMS: [{ FIELDS: [] }] }));
+    let terms = required.and_then(|required| required.get_mut(TERMS)?.as_array_mut());
+    let Some(terms) = terms else { return };
     for term in terms.iter_mut().filter_map(Value::as_object_mut).filter(|term| !term.is_empty()) {
         let fields = term.entry(FIELDS).or_insert(Value::Null);
         if fields.is_null() {
@@ -51,21 +53,9 @@ pub enum Gap {
     Preferred,
 }
 
-/// Leaves a gap for the nodes that the pod prefers, behind those of the template. As `leave_gaps`.
+/// Leaves a gap for the nodes that the pod prefers, behind those of the template.
 pub fn leave_preferred_gap(pod: &mut Value) {
-    if pod.pointer("/spec/nodeName").is_some_and(Value::is_string) {
-        return;
-    }
-    let mut at = pod;
-    for key in [WAY[0], WAY[1], WAY[2], PREFERRED] {
-        let Some(map) = at.as_object_mut() else { return };
-        let next = map.entry(key).or_insert(Value::Null);
-        if next.is_null() {
-            *next = if key == PREFERRED { json!([]) } else { json!({}) };
-        }
-        at = next;
-    }
-    if let Some(terms) = at.as_array_mut() {
+    if let Some(terms) = part(pod, PREFERRED, json!([])).and_then(Value::as_array_mut) {
         terms.retain(|term| !term.is_null());
         terms.push(Value::Null);
     }

@@ -6,6 +6,7 @@ use serde_json::{Map, Value};
 use crate::k8s::{kueue, labels};
 use crate::names::OWN_VARIABLES;
 use crate::pod::build::gang;
+use crate::pod::node_affinity::REQUIRED;
 use crate::pod::staged::FILES_VOLUME;
 use crate::pod::template::containers_mut;
 use crate::pod::tolerations::NODE_TAINTS;
@@ -88,8 +89,6 @@ const OF_DAEMON_SETS: [&str; 7] = [
 ];
 /// The field of a node by which a DaemonSet binds each of its pods.
 const NODE_NAME: &str = "metadata.name";
-/// The part of an affinity to nodes that must hold.
-const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
 /// The volume of the token that the server adds; before 1.22 this stands behind the account in its name. Five
 /// characters end both.
 const TOKEN_VOLUME: &str = "kube-api-access-";
