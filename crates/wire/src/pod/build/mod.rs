@@ -217,9 +217,7 @@ impl Template {
 impl PodContext {
     /// The pod's name without the id.
     fn pod_name_prefix(&self) -> String {
-        let selection = Selection { app: self.app.clone(), instance: self.instance.clone() };
-        let name = selection.pod_name(0);
-        name.strip_suffix('0').expect("a pod's name ends with its id").to_owned()
+        Selection { app: self.app.clone(), instance: self.instance.clone() }.pod_prefix()
     }
 
     /// The name of the group for its queue or scheduler: a label's value, and the name of an object.
@@ -324,9 +322,8 @@ impl Build<'_> {
             let Some(Value::Array(containers)) = spec.get_mut(list) else { continue };
             for (i, container) in containers.iter_mut().enumerate() {
                 let field = format!("spec.{list}[{i}]");
-                let Value::Object(container) = container else {
-                    return Err(self.fail(&field, "expected a map".to_owned()));
-                };
+                // `Template::check_containers` has reported those that are not maps.
+                let Value::Object(container) = container else { continue };
                 if (list, i) == ("containers", main) {
                     self.template.lay_over(container, &field)?;
                     self.add_memory_scaling(container, &field)?;
