@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use crate::config;
@@ -34,7 +34,7 @@ pub(crate) mod task_files;
 pub mod task_secrets;
 
 /// Answer to a kill call.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Killed {
     pub killed: Vec<u64>,
     /// Not killed because they are busy.
@@ -47,8 +47,7 @@ pub struct Killed {
 impl Killed {
     /// The answer's body.
     pub fn to_json(&self) -> String {
-        let Self { killed, busy, unknown, target } = self;
-        json!({"killed": killed, "busy": busy, "unknown": unknown, "target": target}).to_string()
+        json!(self).to_string()
     }
 }
 
@@ -282,8 +281,7 @@ pub fn parse_id(segment: &str) -> Result<ExecutorId, CallError> {
 
 /// Body of a call that names executors.
 pub fn ids_body(executors: &BTreeSet<ExecutorId>) -> Vec<u8> {
-    let executors: Vec<u64> = executors.iter().map(|id| id.0).collect();
-    json!({"executors": executors}).to_string().into_bytes()
+    json!({"executors": numbers(executors)}).to_string().into_bytes()
 }
 
 /// Reads the answer to a call that names executors. None if the body is something else.
@@ -334,8 +332,7 @@ pub fn kill_body(
     force: bool,
     reason: Option<&str>,
 ) -> Vec<u8> {
-    let executors: Vec<u64> = executors.iter().map(|id| id.0).collect();
-    let mut body = json!({"executors": executors, "force": force, "reason": reason});
+    let mut body = json!({"executors": numbers(executors), "force": force, "reason": reason});
     match after {
         AfterKill::Lower => body["replace"] = json!(false),
         AfterKill::Replace => body["replace"] = json!(true),
@@ -360,8 +357,8 @@ pub fn parse_killed(body: &[u8]) -> Option<Killed> {
     serde_json::from_slice(body).ok()
 }
 
-fn numbers(ids: &[ExecutorId]) -> Vec<u64> {
-    ids.iter().map(|id| id.0).collect()
+fn numbers<'i>(ids: impl IntoIterator<Item = &'i ExecutorId>) -> Vec<u64> {
+    ids.into_iter().map(|id| id.0).collect()
 }
 
 pub(super) fn parse_object(body: &[u8]) -> Result<Map<String, Value>, CallError> {
@@ -394,10 +391,12 @@ pub(super) fn optional<'a>(fields: &'a Map<String, Value>, name: &str) -> Option
 }
 
 fn count(field: &str, value: &Value) -> Result<u32, CallError> {
-    let number = value.as_u64().and_then(|n| u32::try_from(n).ok()).filter(|n| *n <= EXECUTORS_MAX);
-    number.ok_or_else(|| {
-        CallError::new(field, format!("must be a whole number from 0 to {EXECUTORS_MAX}"))
-    })
+    number_up_to(field, value, EXECUTORS_MAX)
+}
+
+pub(super) fn number_up_to(field: &str, value: &Value, max: u32) -> Result<u32, CallError> {
+    let number = value.as_u64().and_then(|n| u32::try_from(n).ok()).filter(|n| *n <= max);
+    number.ok_or_else(|| CallError::new(field, format!("must be a whole number from 0 to {max}")))
 }
 
 fn flag(field: &str, value: &Value) -> Result<bool, CallError> {

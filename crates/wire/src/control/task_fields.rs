@@ -7,10 +7,22 @@ use serde_json::{Map, Value};
 
 use crate::config::duration;
 use crate::control::task_files::{FILES_BYTES_MAX, FILES_MAX, path_error};
-use crate::control::{CallError, check_names, optional};
+use crate::control::{CallError, check_names, number_up_to, optional};
 use crate::names;
 use posse_core::model::task::{After, KEY_BYTES_MAX, RETRIES_MAX, TaskArray};
 use posse_encoding::quantity::Quantity;
+
+/// The object in a field, like that one; `None` if it is absent. `what` is expected.
+fn object<'a>(
+    fields: &'a Map<String, Value>,
+    field: &str,
+    what: &str,
+    example: &str,
+) -> Result<Option<&'a Map<String, Value>>, CallError> {
+    let Some(value) = optional(fields, field) else { return Ok(None) };
+    let wrong = || CallError::new(field, format!("must be {what}, for example {example}"));
+    value.as_object().map(Some).ok_or_else(wrong)
+}
 
 /// Checks a key, also one in the path of a call.
 pub fn parse_key(key: &str) -> Result<Arc<str>, CallError> {
@@ -40,10 +52,7 @@ pub(super) fn env(
     fields: &Map<String, Value>,
     field: &str,
 ) -> Result<BTreeMap<String, String>, CallError> {
-    let Some(env) = optional(fields, field) else { return Ok(BTreeMap::new()) };
-    let env = env.as_object().ok_or_else(|| {
-        CallError::new(field, "must be an object of texts, for example {\"INDEX\": \"7\"}")
-    })?;
+    let env = object(fields, field, "an object of texts", r#"{"INDEX": "7"}"#)?;
     let variable = |(name, value): (&String, &Value)| {
         let fail = |what: &str| Err(CallError::new(&format!("{field}.{name}"), what));
         match value.as_str() {
@@ -55,7 +64,7 @@ pub(super) fn env(
             Some(_) | None => fail("must be a text without NUL"),
         }
     };
-    env.iter().map(variable).collect()
+    env.into_iter().flatten().map(variable).collect()
 }
 
 /// The secret variables of a task that has these other ones.
@@ -74,14 +83,10 @@ pub(super) fn secret_env(
 /// The files of a task: paths in its main container, and contents.
 pub(super) fn files(fields: &Map<String, Value>) -> Result<BTreeMap<String, String>, CallError> {
     const FIELD: &str = "files";
-    let Some(files) = optional(fields, FIELD) else { return Ok(BTreeMap::new()) };
-    let files = files.as_object().ok_or_else(|| {
-        let example = "{\"/etc/app.conf\": \"mode = fast\"}";
-        CallError::new(
-            FIELD,
-            format!("must be an object of paths and texts, for example {example}"),
-        )
-    })?;
+    let example = r#"{"/etc/app.conf": "mode = fast"}"#;
+    let Some(files) = object(fields, FIELD, "an object of paths and texts", example)? else {
+        return Ok(BTreeMap::new());
+    };
     let file = |(path, content): (&String, &Value)| {
         let fail = |what: &str| CallError::new(&format!("{FIELD}.{path}"), what);
         if let Some(problem) = path_error(path) {
@@ -147,10 +152,7 @@ pub(super) fn node_selector(
     fields: &Map<String, Value>,
 ) -> Result<BTreeMap<String, String>, CallError> {
     const FIELD: &str = "node_selector";
-    let Some(labels) = optional(fields, FIELD) else { return Ok(BTreeMap::new()) };
-    let labels = labels.as_object().ok_or_else(|| {
-        CallError::new(FIELD, "must be an object of labels, for example {\"disk\": \"ssd\"}")
-    })?;
+    let labels = object(fields, FIELD, "an object of labels", r#"{"disk": "ssd"}"#)?;
     let label = |(key, value): (&String, &Value)| {
         let error = |what: &str| CallError::new(&format!("{FIELD}.{key}"), what);
         let text = value.as_str().ok_or_else(|| error("must be a text"))?;
@@ -159,42 +161,34 @@ pub(super) fn node_selector(
             false => Err(error("is no label of a node")),
         }
     };
-    labels.iter().map(label).collect()
+    labels.into_iter().flatten().map(label).collect()
 }
 
 pub(super) fn retries(fields: &Map<String, Value>) -> Result<u32, CallError> {
-    let Some(retries) = optional(fields, "retries") else { return Ok(0) };
-    let n = retries.as_u64().and_then(|n| u32::try_from(n).ok()).filter(|n| *n <= RETRIES_MAX);
-    n.ok_or_else(|| {
-        CallError::new("retries", format!("must be a whole number from 0 to {RETRIES_MAX}"))
-    })
+    let retries = optional(fields, "retries");
+    retries.map_or(Ok(0), |retries| number_up_to("retries", retries, RETRIES_MAX))
 }
 
 pub(super) fn after(fields: &Map<String, Value>) -> Result<BTreeMap<Arc<str>, After>, CallError> {
     const FIELD: &str = "after";
-    let Some(after) = optional(fields, FIELD) else { return Ok(BTreeMap::new()) };
-    let after = after.as_object().ok_or_else(|| {
-        CallError::new(FIELD, "must be an object of keys, for example {\"task-16\": \"ok\"}")
-    })?;
+    let after = object(fields, FIELD, "an object of keys", r#"{"task-16": "ok"}"#)?;
     let one = |(key, how): (&String, &Value)| {
         let after = how.as_str().and_then(After::parse);
         let error = || CallError::new(&format!("{FIELD}.{key}"), "must be \"ok\" or \"any\"");
         Ok((Arc::from(key.as_str()), after.ok_or_else(error)?))
     };
-    after.iter().map(one).collect()
+    after.into_iter().flatten().map(one).collect()
 }
 
 pub(super) fn resources(
     fields: &Map<String, Value>,
 ) -> Result<BTreeMap<String, String>, CallError> {
     const FIELD: &str = "resources";
-    let Some(amounts) = optional(fields, FIELD) else { return Ok(BTreeMap::new()) };
-    let amounts = amounts.as_object().ok_or_else(|| {
-        CallError::new(
-            FIELD,
-            "must be an object of amounts, for example {\"nvidia.com/gpu\": \"1\"}",
-        )
-    })?;
+    let Some(amounts) =
+        object(fields, FIELD, "an object of amounts", r#"{"nvidia.com/gpu": "1"}"#)?
+    else {
+        return Ok(BTreeMap::new());
+    };
     let one = |name: &String| {
         let at = |error: CallError| CallError { field: Some(format!("{FIELD}.{name}")), ..error };
         let own = matches!(name.as_str(), "cpu" | "memory");
@@ -219,13 +213,12 @@ pub(super) fn deadline_s(fields: &Map<String, Value>) -> Result<Option<u32>, Cal
 }
 
 pub(super) fn array(fields: &Map<String, Value>) -> Result<Option<TaskArray>, CallError> {
-    let Some(array) = optional(fields, "array") else { return Ok(None) };
+    let example = r#"{"name": "sim", "index": 7, "max": 20}"#;
+    let Some(array) = object(fields, "array", "an object", example)? else { return Ok(None) };
     let inside = |error: CallError| CallError {
         field: Some(format!("array.{}", error.field.unwrap_or_default())),
         error: error.error,
     };
-    let what = "must be an object, for example {\"name\": \"sim\", \"index\": 7, \"max\": 20}";
-    let array = array.as_object().ok_or_else(|| CallError::new("array", what))?;
     check_names(array, &["name", "index", "max"]).map_err(inside)?;
     let number = |name: &str, min: u32| match optional(array, name) {
         None => Ok(None),
