@@ -18,16 +18,16 @@ pub trait Value<'a>: Sized {
     /// Why it cannot be read.
     type Error;
 
-    /// A string. None for null.
-    fn text(&mut self) -> Result<Option<Cow<'a, str>>, Self::Error>;
+    /// A string. Empty for null, as API servers have it.
+    fn text(&mut self) -> Result<Cow<'a, str>, Self::Error>;
 
-    /// A time as JSON has it (RFC 3339). None for null.
-    fn time(&mut self) -> Result<Option<Cow<'a, str>>, Self::Error> {
+    /// A time as JSON has it (RFC 3339). Empty for null.
+    fn time(&mut self) -> Result<Cow<'a, str>, Self::Error> {
         self.text()
     }
 
-    /// A quantity as JSON has it. None for null.
-    fn quantity(&mut self) -> Result<Option<Cow<'a, str>>, Self::Error> {
+    /// A quantity as JSON has it. Empty for null.
+    fn quantity(&mut self) -> Result<Cow<'a, str>, Self::Error> {
         self.text()
     }
 

@@ -97,7 +97,7 @@ impl<'de, T: Fields<'de>> Visitor<'de> for Object<'_, T> {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<bool, A::Error> {
         while let Some(key) = map.next_key_seed(Text)? {
             let mut value = Member { map: &mut map, is_read: false };
-            self.0.field(&key.unwrap_or_default(), &mut value)?;
+            self.0.field(&key, &mut value)?;
             if !value.is_read {
                 map.next_value::<IgnoredAny>()?;
             }
@@ -137,11 +137,11 @@ impl<'de, T: Default + Fields<'de>> Visitor<'de> for List<'_, T> {
     }
 }
 
-/// A string, borrowed if it has no escapes. `None` for null.
+/// A string, borrowed if it has no escapes. Empty for null.
 struct Text;
 
 impl<'de> DeserializeSeed<'de> for Text {
-    type Value = Option<Cow<'de, str>>;
+    type Value = Cow<'de, str>;
 
     fn deserialize<D: Deserializer<'de>>(self, json: D) -> Result<Self::Value, D::Error> {
         json.deserialize_any(self)
@@ -149,22 +149,22 @@ impl<'de> DeserializeSeed<'de> for Text {
 }
 
 impl<'de> Visitor<'de> for Text {
-    type Value = Option<Cow<'de, str>>;
+    type Value = Cow<'de, str>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a string")
     }
 
     fn visit_unit<E: Error>(self) -> Result<Self::Value, E> {
-        Ok(None)
+        Ok("".into())
     }
 
     fn visit_borrowed_str<E: Error>(self, text: &'de str) -> Result<Self::Value, E> {
-        Ok(Some(text.into()))
+        Ok(text.into())
     }
 
     fn visit_str<E: Error>(self, text: &str) -> Result<Self::Value, E> {
-        Ok(Some(text.to_owned().into()))
+        Ok(text.to_owned().into())
     }
 }
 
@@ -184,7 +184,7 @@ impl<'a, A: MapAccess<'a>> Member<'_, A> {
 impl<'a, A: MapAccess<'a>> Value<'a> for Member<'_, A> {
     type Error = A::Error;
 
-    fn text(&mut self) -> Result<Option<Cow<'a, str>>, A::Error> {
+    fn text(&mut self) -> Result<Cow<'a, str>, A::Error> {
         self.read(Text)
     }
 
@@ -229,7 +229,7 @@ mod tests {
     /// One field of each kind. Other keys are skipped.
     #[derive(Debug, Default, PartialEq)]
     struct Sample<'a> {
-        text: Option<Cow<'a, str>>,
+        text: Cow<'a, str>,
         number: Option<i64>,
         is_true: bool,
         is_given: bool,
@@ -272,10 +272,10 @@ mod tests {
         let got = sample(text).unwrap().unwrap();
         let names = ["a", "text", "b", "number", "true", "given", "raw", "inner", "list"];
         assert_eq!(got.keys, names);
-        assert!(matches!(got.text, Some(Cow::Borrowed("t"))), "{got:?}");
+        assert!(matches!(got.text, Cow::Borrowed("t")), "{got:?}");
         assert_eq!((got.number, got.is_true, got.is_given), (Some(-3), true, true));
         assert_eq!(got.raw, b"[1, 2 ]");
-        assert_eq!(got.inner.unwrap().text.unwrap(), "é\n");
+        assert_eq!(got.inner.unwrap().text, "é\n");
         let numbers: Vec<Option<i64>> = got.list.iter().map(|one| one.number).collect();
         assert_eq!(numbers, [Some(1), None]);
     }
@@ -289,7 +289,7 @@ mod tests {
         assert_eq!(got, Sample::default());
         let text = r#"{"text":"a","text":"b","list":[{"number":1}],"list":[{"number":2}]}"#;
         let got = sample(text).unwrap().unwrap();
-        assert_eq!((got.text.unwrap().as_ref(), got.list.len()), ("b", 2));
+        assert_eq!((&*got.text, got.list.len()), ("b", 2));
     }
 
     #[test]

@@ -168,20 +168,20 @@ impl<'a> Part<'a> {
 impl<'a> Value<'a> for Part<'a> {
     type Error = ProtobufError;
 
-    fn text(&mut self) -> Result<Option<Cow<'a, str>>, ProtobufError> {
-        Part::text(*self).map(Some)
+    fn text(&mut self) -> Result<Cow<'a, str>, ProtobufError> {
+        Part::text(*self)
     }
 
-    fn time(&mut self) -> Result<Option<Cow<'a, str>>, ProtobufError> {
-        Ok(self.timestamp()?.map(|at| format!("{at:.0}").into()))
+    fn time(&mut self) -> Result<Cow<'a, str>, ProtobufError> {
+        Ok(self.timestamp()?.map(|at| format!("{at:.0}").into()).unwrap_or_default())
     }
 
-    fn quantity(&mut self) -> Result<Option<Cow<'a, str>>, ProtobufError> {
+    fn quantity(&mut self) -> Result<Cow<'a, str>, ProtobufError> {
         let mut reader = Reader { bytes: self.bytes()? };
-        let mut text = None;
+        let mut text = Cow::default();
         while let Some((number, part)) = reader.next_field()? {
             if number == 1 {
-                text = Some(part.text()?);
+                text = part.text()?;
             }
         }
         Ok(text)

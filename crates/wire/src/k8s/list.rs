@@ -10,7 +10,6 @@ use crate::error::WireError;
 use crate::k8s::labels::Selection;
 use crate::k8s::object::or_default;
 use crate::pod::RawPod;
-use crate::text::{Text, text_of};
 use posse_core::model::ids::Version;
 use posse_core::model::input::PodAnswer;
 use posse_core::model::pod::Pod;
@@ -50,8 +49,8 @@ pub fn read_page(body: &mut dyn BufRead, selection: &Selection) -> Result<Page, 
         }
         Ok(())
     })?;
-    let version_text = version_of(meta.version.unwrap_or_default())?;
-    let next = meta.next.filter(|token| !token.is_empty());
+    let version_text = version_of(meta.version)?;
+    let next = Some(meta.next).filter(|token| !token.is_empty());
     Ok(Page { pods, version: Version::parse(&version_text), version_text, next })
 }
 
@@ -67,8 +66,8 @@ pub struct ItemsPage<T> {
 
 #[derive(Deserialize)]
 struct RawItemsPage<'a> {
-    #[serde(borrow, default)]
-    kind: Option<Text<'a>>,
+    #[serde(default, deserialize_with = "or_default")]
+    kind: String,
     #[serde(default, deserialize_with = "or_default")]
     metadata: RawItemsMeta,
     #[serde(borrow, default)]
@@ -94,9 +93,8 @@ pub fn parse_items<T>(
     read: &dyn Fn(&[u8]) -> Result<T, WireError>,
 ) -> Result<ItemsPage<T>, WireError> {
     let page: RawItemsPage<'_> = serde_json::from_slice(bytes)?;
-    let came = text_of(page.kind.as_ref());
-    if came != METADATA_LIST {
-        require_kind(came, &format!("{kind}List"))?;
+    if page.kind != METADATA_LIST {
+        require_kind(&page.kind, &format!("{kind}List"))?;
     }
     let items = page.items.unwrap_or_default().into_iter();
     let items: Result<Vec<T>, WireError> = items.map(|item| read(item.get().as_bytes())).collect();
@@ -145,16 +143,17 @@ fn read_pods(
         return Ok(meta);
     }
     body.read_to_end(&mut bytes)?;
-    let mut list = RawList { kind: None, meta: RawListMeta::default(), each, seen: Ok(()) };
+    let mut list =
+        RawList { kind: Cow::default(), meta: RawListMeta::default(), each, seen: Ok(()) };
     json::fill(&bytes, &mut list)?;
-    require_kind(text_of(list.kind.as_ref()), POD_LIST)?;
+    require_kind(&list.kind, POD_LIST)?;
     list.seen?;
     Ok(list.meta)
 }
 
 /// A list of pods in JSON, each of which is handed on once it is read.
 struct RawList<'a, 'e> {
-    kind: Option<Text<'a>>,
+    kind: Cow<'a, str>,
     meta: RawListMeta,
     each: &'e mut dyn FnMut(RawPod<'_>) -> Result<(), WireError>,
     /// The first error of `each`.
@@ -167,7 +166,7 @@ impl<'a> Fields<'a> for RawList<'a, '_> {
 
     fn field<V: Value<'a>>(&mut self, key: &str, value: &mut V) -> Result<(), V::Error> {
         match key {
-            "kind" => self.kind = Text::read(value)?,
+            "kind" => self.kind = value.text()?,
             "metadata" => self.meta = value.fields()?.unwrap_or_default(),
             "items" => value.each(&mut |pod: Option<RawPod<'a>>| {
                 if self.seen.is_ok() {
@@ -182,8 +181,8 @@ impl<'a> Fields<'a> for RawList<'a, '_> {
 
 #[derive(Default)]
 struct RawListMeta {
-    version: Option<String>,
-    next: Option<String>,
+    version: String,
+    next: String,
 }
 
 impl<'a> Fields<'a> for RawListMeta {
@@ -191,8 +190,8 @@ impl<'a> Fields<'a> for RawListMeta {
 
     fn field<V: Value<'a>>(&mut self, key: &str, value: &mut V) -> Result<(), V::Error> {
         match key {
-            "resourceVersion" => self.version = value.text()?.map(Cow::into_owned),
-            "continue" => self.next = value.text()?.map(Cow::into_owned),
+            "resourceVersion" => self.version = value.text()?.into_owned(),
+            "continue" => self.next = value.text()?.into_owned(),
             _ => {}
         }
         Ok(())

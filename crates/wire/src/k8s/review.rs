@@ -5,8 +5,6 @@ use serde_json::json;
 
 use crate::error::WireError;
 
-use crate::text::Text;
-
 /// An action to ask permission for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Access<'a> {
@@ -43,32 +41,29 @@ pub fn question(access: Access<'_>) -> Vec<u8> {
 /// Reads the answer to an access review.
 pub fn decision(bytes: &[u8]) -> Result<AccessDecision, WireError> {
     #[derive(Deserialize)]
-    struct RawReview<'a> {
-        #[serde(borrow)]
-        status: Option<RawStatus<'a>>,
+    struct RawReview {
+        status: Option<RawStatus>,
     }
     #[derive(Deserialize)]
-    struct RawStatus<'a> {
+    struct RawStatus {
         allowed: Option<bool>,
-        #[serde(borrow)]
-        reason: Option<Text<'a>>,
+        reason: Option<String>,
     }
-    let status = serde_json::from_slice::<RawReview<'_>>(bytes)?.status;
+    let status = serde_json::from_slice::<RawReview>(bytes)?.status;
     let status = status.ok_or(WireError::Missing("status"))?;
     let allowed = status.allowed.ok_or(WireError::Missing("status.allowed"))?;
-    Ok(AccessDecision { allowed, reason: status.reason.unwrap_or_default().0.into_owned() })
+    Ok(AccessDecision { allowed, reason: status.reason.unwrap_or_default() })
 }
 
 /// Reads `gitVersion` from the answer of /version.
 pub fn git_version(bytes: &[u8]) -> Result<String, WireError> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
-    struct RawVersion<'a> {
-        #[serde(borrow)]
-        git_version: Option<Text<'a>>,
+    struct RawVersion {
+        git_version: Option<String>,
     }
-    let version = serde_json::from_slice::<RawVersion<'_>>(bytes)?.git_version;
-    version.map(|text| text.0.into_owned()).ok_or(WireError::Missing("gitVersion"))
+    let version = serde_json::from_slice::<RawVersion>(bytes)?.git_version;
+    version.ok_or(WireError::Missing("gitVersion"))
 }
 
 #[cfg(test)]

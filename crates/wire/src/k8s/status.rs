@@ -1,11 +1,11 @@
 //! Classifies error answers of the API server: one table from code, reason and message to a class.
 //! `core` decides what to do about a class.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use crate::error::WireError;
-
-use crate::text::{Text, clipped};
+use crate::text::clipped;
 use posse_core::model::pod_text::ETCD_BYTES_MAX;
 use posse_core::model::refusal::{Refusal, RefusalClass};
 use posse_encoding::fields::{Fields, Value};
@@ -36,10 +36,10 @@ pub enum Verb {
 /// `metav1.Status` on the wire.
 #[derive(Debug, Default)]
 pub(super) struct RawApiStatus<'a> {
-    kind: Option<Text<'a>>,
+    kind: Cow<'a, str>,
     code: Option<u16>,
-    reason: Option<Text<'a>>,
-    message: Option<Text<'a>>,
+    reason: Cow<'a, str>,
+    message: Cow<'a, str>,
     details: Option<RawDetails<'a>>,
 }
 
@@ -49,10 +49,10 @@ impl<'a> Fields<'a> for RawApiStatus<'a> {
 
     fn field<V: Value<'a>>(&mut self, key: &str, value: &mut V) -> Result<(), V::Error> {
         match key {
-            "kind" => self.kind = Text::read(value)?,
+            "kind" => self.kind = value.text()?,
             "code" => self.code = value.number()?.and_then(|code| u16::try_from(code).ok()),
-            "reason" => self.reason = Text::read(value)?,
-            "message" => self.message = Text::read(value)?,
+            "reason" => self.reason = value.text()?,
+            "message" => self.message = value.text()?,
             "details" => self.details = value.fields()?,
             _ => {}
         }
@@ -85,7 +85,7 @@ impl<'a> Fields<'a> for RawDetails<'a> {
 
 #[derive(Debug, Default)]
 struct RawCause<'a> {
-    reason: Option<Text<'a>>,
+    reason: Cow<'a, str>,
 }
 
 impl<'a> Fields<'a> for RawCause<'a> {
@@ -93,7 +93,7 @@ impl<'a> Fields<'a> for RawCause<'a> {
 
     fn field<V: Value<'a>>(&mut self, key: &str, value: &mut V) -> Result<(), V::Error> {
         if key == "reason" {
-            self.reason = Text::read(value)?;
+            self.reason = value.text()?;
         }
         Ok(())
     }
@@ -128,8 +128,7 @@ pub(super) fn read_status(body: &[u8]) -> Result<Option<RawApiStatus<'_>>, WireE
         return Ok(Some(message(status)?));
     }
     let status: RawApiStatus<'_> = json::read(body)?.unwrap_or_default();
-    let is_status = status.kind.as_ref().is_some_and(|kind| kind.0 == "Status");
-    Ok(is_status.then_some(status))
+    Ok((status.kind == "Status").then_some(status))
 }
 
 /// Refuses an object that etcd would not take. `json`: the body of its create or update.
@@ -158,18 +157,15 @@ impl RawApiStatus<'_> {
     }
 
     fn into_refusal(self, code: u16, retry_after_ms: Option<u64>, verb: Verb) -> Refusal {
-        let reason = self.reason.unwrap_or_default().0.into_owned();
-        let message = self.message.unwrap_or_default().0;
-        let message = if message.is_empty() { reason.as_str() } else { &message };
+        let reason = self.reason.into_owned();
+        let message = if self.message.is_empty() { reason.as_str() } else { &self.message };
         let mut message = clipped(message, MESSAGE_BYTES_MAX).to_owned();
         let details = self.details.as_ref();
         let told_ms = details
             .and_then(|details| details.retry_after_seconds)
             .map(|seconds| seconds.saturating_mul(1000));
         let causes = details.map(|details| details.causes.as_slice()).unwrap_or_default();
-        let terminating = causes
-            .iter()
-            .any(|cause| cause.reason.as_ref().is_some_and(|r| r.0 == "NamespaceTerminating"));
+        let terminating = causes.iter().any(|cause| cause.reason == "NamespaceTerminating");
         let class = if terminating {
             RefusalClass::NamespaceGone
         } else {

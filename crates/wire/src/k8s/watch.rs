@@ -160,7 +160,7 @@ impl<'a> Fields<'a> for RawLine<'a> {
 
     fn field<V: Value<'a>>(&mut self, key: &str, value: &mut V) -> Result<(), V::Error> {
         match (key, self.kind) {
-            ("type", _) => self.kind = value.text()?.map(|text| Kind::of(&text)),
+            ("type", _) => self.kind = Some(Kind::of(&value.text()?)),
             ("object", Some(Kind::Pod(_))) => self.pod = value.fields()?,
             ("object", Some(Kind::Error)) => self.error = value.fields()?,
             ("object", None) => self.early = Some(value.raw()?),

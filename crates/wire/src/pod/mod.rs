@@ -6,7 +6,7 @@ use crate::control::task::parse_run;
 use crate::error::WireError;
 use crate::k8s::kueue;
 use crate::k8s::labels::{COMPONENT, DO_NOT_DISRUPT, SAFE_TO_EVICT, Selection};
-use crate::text::{Text, clipped, number, text_of};
+use crate::text::clipped;
 use posse_core::model::ids::{ExecutorId, GroupName, STORED_ID_MAX, Uid, Version};
 use posse_core::model::input::{ForeignPod, PodAnswer};
 use posse_core::model::owner::{Owner, OwnerKind};
@@ -96,15 +96,16 @@ pub struct JobName {
 impl RawPod<'_> {
     /// `metadata.resourceVersion` as text.
     pub(super) fn version_text(&self) -> Option<&str> {
-        self.metadata.as_ref()?.resource_version.as_ref().map(|text| &*text.0)
+        let version = self.metadata.as_ref().map(|meta| &*meta.resource_version);
+        version.filter(|version| !version.is_empty())
     }
 
     /// The same pod. If it does not name its main container, this one is.
     fn with_main_container(mut self, name: Option<&str>) -> Self {
         let meta = self.metadata.get_or_insert_default();
         let named = &mut meta.annotations.get_or_insert_default().container;
-        if named.is_none() {
-            *named = name.map(|name| Text(Cow::Owned(name.to_owned())));
+        if named.is_empty() {
+            *named = Cow::Owned(name.unwrap_or_default().to_owned());
         }
         self
     }
@@ -112,25 +113,26 @@ impl RawPod<'_> {
     /// The facts for `posse cleanup`.
     pub(super) fn orphan(self) -> Result<OrphanCandidate, WireError> {
         let meta = self.metadata.ok_or(WireError::Missing("items[].metadata"))?;
-        let name = meta.name.ok_or(WireError::Missing("items[].metadata.name"))?;
-        let uid = meta.uid.ok_or(WireError::Missing("items[].metadata.uid"))?;
+        if meta.name.is_empty() {
+            return Err(WireError::Missing("items[].metadata.name"));
+        }
+        if meta.uid.is_empty() {
+            return Err(WireError::Missing("items[].metadata.uid"));
+        }
         let labels = meta.labels.unwrap_or_default();
-        let named = |text: Option<Text<'_>>| {
-            text.map(|text| text.0.into_owned()).filter(|text| !text.is_empty())
-        };
+        let named = |text: Cow<'_, str>| Some(text.into_owned()).filter(|text| !text.is_empty());
         let is_held_by_queue = meta.is_held_by_queue && labels.is_in_queue_group;
         let (app, instance) = (named(labels.app), named(labels.instance));
         let selection = app.clone().zip(instance.clone());
         let selection = selection.map(|(app, instance)| Selection { app, instance });
-        let id = selection.and_then(|selection| selection.id_of(&name.0));
+        let id = selection.and_then(|selection| selection.id_of(&meta.name));
         let owner = owner(&meta.owner_references).and_then(named_owner);
-        let phase = phase(self.status.as_ref().and_then(|status| status.phase.as_ref()));
         Ok(OrphanCandidate {
-            phase,
+            phase: phase(self.status.as_ref()),
             is_held_by_queue,
             has_executor_name: id.is_some_and(|id| id.0 <= STORED_ID_MAX),
-            name: name.0.into_owned(),
-            uid: Uid::new(&uid.0),
+            name: meta.name.into_owned(),
+            uid: Uid::new(&meta.uid),
             app,
             instance,
             owner,
@@ -142,34 +144,30 @@ impl RawPod<'_> {
     fn phase_of_main(&self) -> Phase {
         let (Some(meta), Some(spec), Some(status)) = (&self.metadata, &self.spec, &self.status)
         else {
-            let status = self.status.as_ref();
-            return phase(status.and_then(|status| status.phase.as_ref()));
+            return phase(self.status.as_ref());
         };
-        let annotations = meta.annotations.as_ref();
-        let main = annotations.and_then(|annotations| annotations.container.as_ref());
-        let state =
-            main.and_then(|main| status.lasting_state_of(Some(main), spec, meta.is_deleting));
+        let main = meta.annotations.as_ref().map_or("", |annotations| &annotations.container);
+        let state = status.lasting_state_of(main, spec, meta.is_deleting);
         match state.and_then(|state| state.terminated.as_ref()) {
             Some(end) if end.exit_code == Some(0) => Phase::Succeeded,
             Some(_) => Phase::Failed,
-            None => phase(status.phase.as_ref()),
+            None => phase(Some(status)),
         }
     }
 
     /// The facts about a pod that owns others.
     pub(super) fn owner_facts(&self) -> Result<OwnerFacts, WireError> {
         let meta = self.metadata.as_ref().ok_or(WireError::Missing("metadata"))?;
-        let uid = meta.uid.as_ref().ok_or(WireError::Missing("metadata.uid"))?;
+        if meta.uid.is_empty() {
+            return Err(WireError::Missing("metadata.uid"));
+        }
         let controller = meta.owner_references.iter().find(|owner| owner.is_controller);
-        let job = controller.filter(|owner| text_of(owner.kind.as_ref()) == "Job");
+        let job = controller.filter(|owner| owner.kind == "Job");
         Ok(OwnerFacts {
-            uid: Uid::new(&uid.0),
+            uid: Uid::new(&meta.uid),
             phase: self.phase_of_main(),
             is_deleting: meta.is_deleting,
-            job: job.map(|job| JobName {
-                name: text_of(job.name.as_ref()).to_owned(),
-                uid: Uid::new(text_of(job.uid.as_ref())),
-            }),
+            job: job.map(|job| JobName { name: job.name.to_string(), uid: Uid::new(&job.uid) }),
         })
     }
 
@@ -191,28 +189,27 @@ impl RawPod<'_> {
         let meta = self.metadata.unwrap_or_default();
         let (uid, name) = meta.uid_and_name()?;
         let labels = meta.labels.unwrap_or_default();
-        let id = number(labels.id.as_ref()).map_or(ExecutorId(0), ExecutorId);
-        let group = GroupName::from(text_of(labels.group.as_ref()));
         let annotations = meta.annotations.unwrap_or_default();
         let spec = self.spec.unwrap_or_default();
         let status = self.status.unwrap_or_default();
-        let only = only_name(&spec.containers);
-        let main = annotations.container.or_else(|| main_without_annotation(&spec.containers));
-        let phase = phase(status.phase.as_ref());
+        let named = Some(&*annotations.container).filter(|name| !name.is_empty());
+        let main = named.unwrap_or_else(|| main_without_annotation(&spec.containers));
+        let is_only = matches!(&spec.containers[..], [only] if only.name == main);
+        let phase = phase(Some(&status));
         let deleting = meta.is_deleting;
-        let state = status.lasting_state_of(main.as_ref(), &spec, deleting);
+        let state = status.lasting_state_of(main, &spec, deleting);
         let container = container_state(state);
         let is_live = !phase.is_final() && !deleting;
         let is_starting = container == ContainerState::Waiting && is_live;
-        let gate = spec.scheduling_gates.first().and_then(|gate| gate.name.as_ref());
+        let gate = spec.scheduling_gates.first().map(|gate| &*gate.name);
         Ok(Pod {
             uid,
             name,
-            version: meta.resource_version.as_ref().and_then(|text| Version::parse(&text.0)),
-            id,
-            group,
-            slot: number(labels.slot.as_ref()),
-            attempt: number(labels.attempt.as_ref())
+            version: Version::parse(&meta.resource_version),
+            id: ExecutorId(labels.id.parse().unwrap_or(0)),
+            group: GroupName::from(&*labels.group),
+            slot: labels.slot.parse().ok(),
+            attempt: (labels.attempt.parse().ok())
                 .filter(|attempt| (1..=ATTEMPT_MAX).contains(attempt))
                 .unwrap_or(1),
             owner: owner_uid(&meta.owner_references),
@@ -222,35 +219,27 @@ impl RawPod<'_> {
             deletion_grace_s: meta.deletion_grace_s.unwrap_or(0),
             is_held_by_queue: meta.is_held_by_queue && labels.is_in_queue_group,
             restarts_in_place: spec.restarts_in_place,
-            memory_limit_bytes: memory_limit(&spec.containers, main.as_ref()),
+            memory_limit_bytes: memory_limit(&spec.containers, main),
             rare: rare(&meta.finalizers, &meta.owner_references, &status),
             container,
-            main_container: main.as_ref().filter(|main| main.0 != only).map(Text::boxed),
-            start_problem: if is_starting {
-                status.stuck(main.as_ref(), state, gate)
-            } else {
-                None
-            },
+            main_container: (!main.is_empty() && !is_only).then(|| main.into()),
+            start_problem: if is_starting { status.stuck(main, state, gate) } else { None },
             ready: status.condition("Ready", "True").is_some(),
-            draining: annotations.draining.map(|text| Box::new(draining::parse(&text.0))),
-            counted: labels.counted.as_ref().map(|text| text.0.parse().unwrap_or(0)),
+            draining: annotations.draining.map(|text| Box::new(draining::parse(&text))),
+            counted: labels.counted.map(|text| text.parse().unwrap_or(0)),
             completed: labels.is_completed,
-            restart: restart(text_of(annotations.restart.as_ref())),
-            task: parse_run(text_of(labels.key.as_ref()), text_of(annotations.task.as_ref()))
-                .map(Box::new),
-            deletion_cost: number(annotations.deletion_cost.as_ref()).unwrap_or(0),
-            is_protected: is_protected(annotations.do_not_disrupt, annotations.safe_to_evict),
-            node: spec.node_name.as_ref().filter(|node| !node.0.is_empty()).map(Text::boxed),
-            ip: number(status.pod_ip.as_ref()),
-            host_ip: number(status.host_ip.as_ref()),
+            restart: restart(&annotations.restart),
+            task: parse_run(&labels.key, &annotations.task).map(Box::new),
+            deletion_cost: annotations.deletion_cost.parse().unwrap_or(0),
+            is_protected: annotations.do_not_disrupt == DO_NOT_DISRUPT.1
+                && annotations.safe_to_evict == SAFE_TO_EVICT.1,
+            node: Some(&*spec.node_name).filter(|node| !node.is_empty()).map(Box::from),
+            ip: status.pod_ip.parse().ok(),
+            host_ip: status.host_ip.parse().ok(),
             end: end(&status, &spec, phase, state).map(|end| {
-                let rest = status.rest(&spec, main.as_ref(), state).filter(|_| is_live);
-                Box::new(End {
-                    has_max_age: annotations.max_age.is_some(),
-                    rest,
-                    folded: annotations.folded.as_ref().map(Text::boxed),
-                    ..*end
-                })
+                let rest = status.rest(&spec, main, state).filter(|_| is_live);
+                let folded = annotations.folded.map(Box::from);
+                Box::new(End { has_max_age: annotations.has_max_age, rest, folded, ..*end })
             }),
         })
     }
@@ -258,9 +247,9 @@ impl RawPod<'_> {
 
 /// The name of the main container of a pod that posse 0.1 made: the first of its template, and a webhook
 /// may have put others before it. Any other pod: the first.
-fn main_without_annotation<'a>(containers: &[RawContainer<'a>]) -> Option<Text<'a>> {
+fn main_without_annotation<'a>(containers: &'a [RawContainer<'_>]) -> &'a str {
     let first = containers.iter().find(|container| container.is_of_template);
-    first.or_else(|| containers.first())?.name.clone()
+    first.or_else(|| containers.first()).map_or("", |container| &container.name)
 }
 
 /// What few pods have.
@@ -280,23 +269,17 @@ fn rare(
 /// A controller that is none of posse's owners, a driver's pod, its Job or the Lease of a Job's run.
 fn adopter(owners: &[RawOwner<'_>]) -> Option<Box<str>> {
     let controller = owners.iter().find(|owner| owner.is_controller)?;
-    let kind = text_of(controller.kind.as_ref());
-    let name = clipped(text_of(controller.name.as_ref()), STUCK_BYTES_MAX);
+    let kind = &*controller.kind;
+    let name = clipped(&controller.name, STUCK_BYTES_MAX);
     (!matches!(kind, "" | "Job" | "Lease" | "Pod")).then(|| format!("{kind} {name}").into())
 }
 
 /// The memory limit of the container `main`; 0 without one.
-fn memory_limit(containers: &[RawContainer<'_>], main: Option<&Text<'_>>) -> u64 {
-    let is_main = |container: &&RawContainer<'_>| text_of(container.name.as_ref()) == text_of(main);
-    let resources = containers.iter().find(is_main).and_then(|main| main.resources.as_ref());
+fn memory_limit(containers: &[RawContainer<'_>], main: &str) -> u64 {
+    let main = containers.iter().find(|container| container.name == main);
+    let resources = main.and_then(|main| main.resources.as_ref());
     let limits = resources.and_then(|resources| resources.limits.as_ref());
     limits.and_then(|limits| limits.memory_bytes).unwrap_or(0)
-}
-
-/// Both annotations have the value by which autoscalers leave the pod alone.
-fn is_protected(do_not_disrupt: Option<Text<'_>>, safe_to_evict: Option<Text<'_>>) -> bool {
-    text_of(do_not_disrupt.as_ref()) == DO_NOT_DISRUPT.1
-        && text_of(safe_to_evict.as_ref()) == SAFE_TO_EVICT.1
 }
 
 /// The value of annotation `posse.dev/restart`. Pods of groups with `restart: always` have none.
@@ -307,65 +290,54 @@ fn restart(text: &str) -> Restart {
 
 impl RawMeta<'_> {
     fn uid_and_name(&self) -> Result<(Uid, Box<str>), WireError> {
-        let uid = match self.uid.as_ref().map(|uid| &*uid.0) {
-            Some(uid) if !uid.is_empty() => Uid::new(uid),
-            Some(_) | None => return Err(WireError::Missing("metadata.uid")),
-        };
-        match self.name.as_ref() {
-            Some(name) if !name.0.is_empty() => Ok((uid, name.boxed())),
-            Some(_) | None => Err(WireError::Missing("metadata.name")),
+        match (&*self.uid, &*self.name) {
+            ("", _) => Err(WireError::Missing("metadata.uid")),
+            (_, "") => Err(WireError::Missing("metadata.name")),
+            (uid, name) => Ok((Uid::new(uid), name.into())),
         }
     }
 }
 
 impl Labels<'_> {
     fn match_selector(&self, selection: &Selection) -> bool {
-        text_of(self.app.as_ref()) == selection.app
-            && text_of(self.instance.as_ref()) == selection.instance
-            && text_of(self.component.as_ref()) == COMPONENT.1
+        self.app == selection.app
+            && self.instance == selection.instance
+            && self.component == COMPONENT.1
     }
 }
 
 impl<'a> RawStatus<'a> {
     fn condition(&self, kind: &str, status: &str) -> Option<&RawCondition<'a>> {
-        self.conditions.iter().find(|condition| {
-            text_of(condition.kind.as_ref()) == kind && text_of(condition.status.as_ref()) == status
-        })
+        let mut conditions = self.conditions.iter();
+        conditions.find(|condition| condition.kind == kind && condition.status == status)
     }
 
-    fn state_of(&self, container: Option<&Text<'_>>) -> Option<&RawState<'a>> {
-        let name = &*container?.0;
-        let statuses = self.container_statuses.iter();
-        statuses.into_iter().find(|status| text_of(status.name.as_ref()) == name)?.state.as_ref()
-    }
-
-    /// The same, if it stays so: the kubelet restarts what has ended, until the whole pod has ended or is deleted.
+    /// The state of a container, if it stays so: the kubelet restarts what has ended, until the whole pod has ended or is
+    /// deleted.
     fn lasting_state_of(
         &self,
-        container: Option<&Text<'_>>,
+        container: &str,
         spec: &RawSpec<'_>,
         is_deleting: bool,
     ) -> Option<&RawState<'a>> {
-        let restarts =
-            spec.restarts_in_place && !phase(self.phase.as_ref()).is_final() && !is_deleting;
-        let state = self.state_of(container);
-        state.filter(|state| !restarts || state.terminated.is_none())
+        let restarts = spec.restarts_in_place && !phase(Some(self)).is_final() && !is_deleting;
+        let status = self.container_statuses.iter().find(|status| status.name == container)?;
+        status.state.as_ref().filter(|state| !restarts || state.terminated.is_none())
     }
 
     /// Why the kubelet has not given the pod the resources of its spec yet (KEP-1287): `Deferred`, as others use them,
     /// or `Infeasible`, as the node does not have them.
     fn resize_problem(&self) -> Option<Box<str>> {
         let pending = self.condition("PodResizePending", "True")?;
-        let words = joined(text_of(pending.reason.as_ref()), text_of(pending.message.as_ref()));
-        Some(clipped(&words, STUCK_BYTES_MAX).into())
+        Some(clipped(&joined(&pending.reason, &pending.message), STUCK_BYTES_MAX).into())
     }
 
     /// Why the pod does not start, if the status tells. `state`: the main container's.
     fn stuck(
         &self,
-        main: Option<&Text<'_>>,
+        main: &str,
         state: Option<&RawState<'_>>,
-        gate: Option<&Text<'_>>,
+        gate: Option<&str>,
     ) -> Option<Box<StartProblem>> {
         let states = self.init_container_statuses.iter().filter_map(|status| status.state.as_ref());
         let n_started =
@@ -376,10 +348,10 @@ impl<'a> RawStatus<'a> {
             Some(Box::new(StartProblem { kind, message, n_started }))
         };
         if let Some(unplaced) = self.condition("PodScheduled", "False") {
-            let words = text_of(unplaced.message.as_ref());
-            return match (text_of(unplaced.reason.as_ref()), gate) {
+            let words = &unplaced.message;
+            return match (&*unplaced.reason, gate) {
                 ("SchedulingGated", Some(gate)) => {
-                    stuck(kueue::gated(&gate.0), format!("{words} ({})", gate.0))
+                    stuck(kueue::gated(gate), format!("{words} ({gate})"))
                 }
                 // The gates are gone, and the scheduler has not looked at the pod since then.
                 ("SchedulingGated", None) => None,
@@ -391,14 +363,13 @@ impl<'a> RawStatus<'a> {
             let Some(state) = &status.state else { continue };
             let words = state.reason_and_message();
             let kind = stuck_kind(words.0);
-            let name = text_of(status.name.as_ref());
+            let name = &status.name;
             if kind != StartProblemKind::Creating {
                 return stuck(kind, format!("init container {name}: {}", joined(words.0, words.1)));
             }
             if let Some(ended) = &state.terminated {
                 let code = ended.exit_code.map_or_else(String::new, |code| format!(" {code}"));
-                let reason = text_of(ended.reason.as_ref());
-                let ended = joined(&format!("exit code{code}"), reason);
+                let ended = joined(&format!("exit code{code}"), &ended.reason);
                 last = Some(format!("init container {name}: {ended}"));
             } else if creating.is_none() && (state.is_running || last.is_some()) {
                 let what = if state.is_running { " runs" } else { " has not begun" };
@@ -410,7 +381,7 @@ impl<'a> RawStatus<'a> {
         let last = last.filter(|_| matches!(reason, "" | "PodInitializing"));
         let creating = creating.or(last);
         let kind = stuck_kind(reason);
-        let words = format!("container {}: {}", text_of(main), joined(reason, message));
+        let words = format!("container {main}: {}", joined(reason, message));
         match (kind, creating) {
             (StartProblemKind::Creating, Some(creating)) => stuck(kind, creating),
             (StartProblemKind::Creating, None) if reason.is_empty() => None,
@@ -422,9 +393,7 @@ impl<'a> RawStatus<'a> {
 impl RawState<'_> {
     /// Reason and message of a waiting container.
     fn reason_and_message(&self) -> (&str, &str) {
-        let waiting = self.waiting.as_ref();
-        let reason = text_of(waiting.and_then(|waiting| waiting.reason.as_ref()));
-        (reason, text_of(waiting.and_then(|waiting| waiting.message.as_ref())))
+        self.waiting.as_ref().map_or(("", ""), |waiting| (&waiting.reason, &waiting.message))
     }
 }
 
@@ -460,14 +429,6 @@ fn stuck_kind(reason: &str) -> StartProblemKind {
     }
 }
 
-/// The container's name if there is only one; else empty.
-fn only_name(containers: &[RawContainer<'_>]) -> String {
-    match containers {
-        [only] => text_of(only.name.as_ref()).to_owned(),
-        [] | [_, ..] => String::new(),
-    }
-}
-
 fn joined(reason: &str, message: &str) -> String {
     if message.is_empty() { reason.to_owned() } else { format!("{reason}, {message}") }
 }
@@ -489,7 +450,7 @@ fn end(
     let terminated = state.and_then(|state| state.terminated.as_ref());
     let disruption = disruption(status, state);
     // The pod's own reason (NodeLost) may be set before the phase changes.
-    let has_reason = !text_of(status.reason.as_ref()).is_empty();
+    let has_reason = !status.reason.is_empty();
     if !phase.is_final() && terminated.is_none() && disruption.is_none() && !has_reason {
         return None;
     }
@@ -511,12 +472,8 @@ fn end(
         disruption_message: clipped(&disruption_message, MESSAGE_BYTES_MAX).into(),
         exit_code: terminated.and_then(|t| t.exit_code),
         signal: terminated.and_then(|t| t.signal).filter(|&signal| signal != 0),
-        container_reason: text_of(terminated.and_then(|t| t.reason.as_ref())).into(),
-        container_message: clipped(
-            text_of(terminated.and_then(|t| t.message.as_ref())),
-            MESSAGE_BYTES_MAX,
-        )
-        .into(),
+        container_reason: terminated.map_or("", |t| &t.reason).into(),
+        container_message: clipped(terminated.map_or("", |t| &t.message), MESSAGE_BYTES_MAX).into(),
         init,
         is_rejected: phase == Phase::Failed && !has_begun,
         has_max_age: false,
@@ -527,7 +484,7 @@ fn end(
 
 /// The kubelet did not find the container any more, and made its exit code up.
 fn is_made_up(terminated: &RawTerminated<'_>) -> bool {
-    loss::is_made_up(text_of(terminated.reason.as_ref()), terminated.exit_code)
+    loss::is_made_up(&terminated.reason, terminated.exit_code)
 }
 
 /// The condition by which somebody announces that the pod will end: its reason and message. Of Kueue's condition the
@@ -538,32 +495,27 @@ fn disruption<'a>(
 ) -> Option<(&'a str, String)> {
     let said = status.condition(DISRUPTION_TARGET, "True");
     if let Some(said) = said.filter(|_| !status.kubelet_ended_rest(state)) {
-        let reason = text_of(said.reason.as_ref());
-        let reason = if reason.is_empty() { DISRUPTION_TARGET } else { reason };
-        return Some((reason, text_of(said.message.as_ref()).to_owned()));
+        let reason = if said.reason.is_empty() { DISRUPTION_TARGET } else { &said.reason };
+        return Some((reason, said.message.to_string()));
     }
     let said = status.condition(TERMINATION_TARGET, "True")?;
-    let words = joined(text_of(said.reason.as_ref()), text_of(said.message.as_ref()));
-    Some((TERMINATION_TARGET, words))
+    Some((TERMINATION_TARGET, joined(&said.reason, &said.message)))
 }
 
 /// The first init container that failed, or of which the kubelet does not know how it ended. A side-car fails nothing:
 /// it ends because others have.
-fn init_end(status: &RawStatus<'_>, sidecars: &[Text<'_>]) -> Option<Box<InitEnd>> {
-    let is_sidecar = |status: &&RawContainerStatus<'_>| {
-        sidecars.iter().any(|name| name.0 == text_of(status.name.as_ref()))
-    };
+fn init_end(status: &RawStatus<'_>, sidecars: &[Cow<'_, str>]) -> Option<Box<InitEnd>> {
+    let is_sidecar = |status: &&RawContainerStatus<'_>| sidecars.contains(&status.name);
     let statuses = status.init_container_statuses.iter().filter(|status| !is_sidecar(status));
     let failed = |status: &RawContainerStatus<'_>, is_wanted: fn(&RawTerminated<'_>) -> bool| {
         let terminated = status.state.as_ref()?.terminated.as_ref();
         let terminated = terminated.filter(|terminated| is_wanted(terminated))?;
         let exit_code = terminated.exit_code.filter(|&code| code != 0)?;
-        let message = text_of(terminated.message.as_ref());
         Some(InitEnd {
-            name: text_of(status.name.as_ref()).into(),
+            name: (*status.name).into(),
             exit_code,
-            reason: text_of(terminated.reason.as_ref()).into(),
-            message: clipped(message, MESSAGE_BYTES_MAX).into(),
+            reason: (*terminated.reason).into(),
+            message: clipped(&terminated.message, MESSAGE_BYTES_MAX).into(),
         })
     };
     let said = statuses.clone().find_map(|status| failed(status, |one| !is_made_up(one)));
@@ -571,8 +523,8 @@ fn init_end(status: &RawStatus<'_>, sidecars: &[Text<'_>]) -> Option<Box<InitEnd
     said.or_else(|| statuses.find_map(|status| failed(status, is_made_up))).map(Box::new)
 }
 
-fn phase(text: Option<&Text<'_>>) -> Phase {
-    match text_of(text) {
+fn phase(status: Option<&RawStatus<'_>>) -> Phase {
+    match status.map_or("", |status| &status.phase) {
         "Running" => Phase::Running,
         "Succeeded" => Phase::Succeeded,
         "Failed" => Phase::Failed,
@@ -582,26 +534,25 @@ fn phase(text: Option<&Text<'_>>) -> Phase {
 }
 
 fn owner_uid(owners: &[RawOwner<'_>]) -> Option<Uid> {
-    owner(owners)?.uid.as_ref().map(|uid| Uid::new(&uid.0))
+    owner(owners).filter(|owner| !owner.uid.is_empty()).map(|owner| Uid::new(&owner.uid))
 }
 
 /// The owner by its name, if it is a driver's.
 fn named_owner(owner: &RawOwner<'_>) -> Option<Owner> {
-    let kind = match text_of(owner.kind.as_ref()) {
+    let kind = match &*owner.kind {
         "Pod" => OwnerKind::Pod,
         "Job" => OwnerKind::Job,
         _ => return None,
     };
-    let name = owner.name.as_ref()?.0.as_ref().to_owned();
-    Some(Owner { kind, name, uid: Uid::new(&owner.uid.as_ref()?.0) })
+    let is_whole = !owner.name.is_empty() && !owner.uid.is_empty();
+    is_whole.then(|| Owner { kind, name: owner.name.to_string(), uid: Uid::new(&owner.uid) })
 }
 
 /// What a pod ends with: its controller, or the Job beside the Lease of a run.
 fn owner<'a, 'b>(owners: &'b [RawOwner<'a>]) -> Option<&'b RawOwner<'a>> {
-    let kind = |owner: &RawOwner<'_>, kind: &str| text_of(owner.kind.as_ref()) == kind;
     let controller = owners.iter().find(|owner| owner.is_controller)?;
-    let of_lease = || owners.iter().find(|owner| kind(owner, "Job"));
-    if kind(controller, "Lease") { of_lease() } else { Some(controller) }
+    let of_lease = || owners.iter().find(|owner| owner.kind == "Job");
+    if controller.kind == "Lease" { of_lease() } else { Some(controller) }
 }
 
 #[cfg(test)]

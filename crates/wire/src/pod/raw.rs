@@ -1,5 +1,7 @@
 //! The fields of a pod that posse reads, as they are on the wire.
 
+use std::borrow::Cow;
+
 use super::DELETION_COST;
 use crate::k8s::kueue;
 use crate::k8s::labels::{
@@ -7,7 +9,6 @@ use crate::k8s::labels::{
     EXECUTOR_ID_VARIABLE, FOLDED, GROUP, INSTANCE, KEY, MAX_AGE, RESTART, SAFE_TO_EVICT, SLOT,
     TASK,
 };
-use crate::text::Text;
 use posse_encoding::fields::{Fields, Value};
 use posse_encoding::quantity::Quantity;
 
@@ -45,9 +46,9 @@ impl<'a> Fields<'a> for RawPod<'a> {
 
 #[derive(Debug, Default)]
 pub(crate) struct RawMeta<'a> {
-    pub(super) name: Option<Text<'a>>,
-    pub(super) uid: Option<Text<'a>>,
-    pub(super) resource_version: Option<Text<'a>>,
+    pub(super) name: Cow<'a, str>,
+    pub(super) uid: Cow<'a, str>,
+    pub(super) resource_version: Cow<'a, str>,
     pub(super) is_deleting: bool,
     pub(super) deletion_grace_s: Option<u32>,
     /// All but that of Kueue.
@@ -74,9 +75,9 @@ impl<'a> Fields<'a> for RawMeta<'a> {
 
     fn field<V: Value<'a>>(&mut self, key: &str, value: &mut V) -> Result<(), V::Error> {
         match key {
-            "name" => self.name = Text::read(value)?,
-            "uid" => self.uid = Text::read(value)?,
-            "resourceVersion" => self.resource_version = Text::read(value)?,
+            "name" => self.name = value.text()?,
+            "uid" => self.uid = value.text()?,
+            "resourceVersion" => self.resource_version = value.text()?,
             "deletionTimestamp" => self.is_deleting = value.is_given()?,
             "deletionGracePeriodSeconds" => self.deletion_grace_s = seconds(value)?,
             "labels" => value.entries(&mut self.labels)?,
@@ -103,9 +104,9 @@ fn finalizers(raw: &[u8]) -> Vec<String> {
 
 #[derive(Debug, Default)]
 pub(crate) struct RawOwner<'a> {
-    pub(super) kind: Option<Text<'a>>,
-    pub(super) name: Option<Text<'a>>,
-    pub(super) uid: Option<Text<'a>>,
+    pub(super) kind: Cow<'a, str>,
+    pub(super) name: Cow<'a, str>,
+    pub(super) uid: Cow<'a, str>,
     pub(super) is_controller: bool,
 }
 
@@ -115,9 +116,9 @@ impl<'a> Fields<'a> for RawOwner<'a> {
 
     fn field<V: Value<'a>>(&mut self, key: &str, value: &mut V) -> Result<(), V::Error> {
         match key {
-            "kind" => self.kind = Text::read(value)?,
-            "name" => self.name = Text::read(value)?,
-            "uid" => self.uid = Text::read(value)?,
+            "kind" => self.kind = value.text()?,
+            "name" => self.name = value.text()?,
+            "uid" => self.uid = value.text()?,
             "controller" => self.is_controller = value.is_true()?,
             _ => {}
         }
@@ -127,7 +128,7 @@ impl<'a> Fields<'a> for RawOwner<'a> {
 
 #[derive(Debug, Default)]
 pub(crate) struct RawSpec<'a> {
-    pub(super) node_name: Option<Text<'a>>,
+    pub(super) node_name: Cow<'a, str>,
     pub(super) grace_s: Option<u32>,
     pub(super) deadline_s: Option<u32>,
     pub(super) containers: Vec<RawContainer<'a>>,
@@ -135,7 +136,7 @@ pub(crate) struct RawSpec<'a> {
     /// A container may end and be restarted in place, other than a native side-car or before the start.
     pub(super) restarts_in_place: bool,
     /// The names of native side-cars.
-    pub(super) sidecars: Vec<Text<'a>>,
+    pub(super) sidecars: Vec<Cow<'a, str>>,
 }
 
 impl<'a> Fields<'a> for RawSpec<'a> {
@@ -151,7 +152,7 @@ impl<'a> Fields<'a> for RawSpec<'a> {
 
     fn field<V: Value<'a>>(&mut self, key: &str, value: &mut V) -> Result<(), V::Error> {
         match key {
-            "nodeName" => self.node_name = Text::read(value)?,
+            "nodeName" => self.node_name = value.text()?,
             "terminationGracePeriodSeconds" => self.grace_s = seconds(value)?,
             "activeDeadlineSeconds" => self.deadline_s = seconds(value)?,
             "containers" => {
@@ -164,7 +165,7 @@ impl<'a> Fields<'a> for RawSpec<'a> {
                 value.items(&mut containers)?;
                 self.restarts_in_place |= containers.iter().any(|one| one.has_rules);
                 let sidecars = containers.into_iter().filter(|one| one.has_restart_policy);
-                self.sidecars.extend(sidecars.filter_map(|one| one.name));
+                self.sidecars.extend(sidecars.map(|one| one.name));
             }
             "restartPolicy" => self.restarts_in_place |= is_restart_policy(value)?,
             "schedulingGates" => value.items(&mut self.scheduling_gates)?,
@@ -176,7 +177,7 @@ impl<'a> Fields<'a> for RawSpec<'a> {
 
 #[derive(Debug, Default)]
 pub(crate) struct RawContainer<'a> {
-    pub(super) name: Option<Text<'a>>,
+    pub(super) name: Cow<'a, str>,
     /// It has the variables that posse gives to each container of a template.
     pub(super) is_of_template: bool,
     pub(super) resources: Option<RawResources>,
@@ -187,7 +188,7 @@ pub(crate) struct RawContainer<'a> {
 }
 
 fn is_restart_policy<'a, V: Value<'a>>(value: &mut V) -> Result<bool, V::Error> {
-    Ok(value.text()?.is_some_and(|policy| !matches!(&*policy, "" | "Never")))
+    Ok(!matches!(&*value.text()?, "" | "Never"))
 }
 
 impl<'a> Fields<'a> for RawContainer<'a> {
@@ -201,10 +202,10 @@ impl<'a> Fields<'a> for RawContainer<'a> {
 
     fn field<V: Value<'a>>(&mut self, key: &str, value: &mut V) -> Result<(), V::Error> {
         match key {
-            "name" => self.name = Text::read(value)?,
+            "name" => self.name = value.text()?,
             "env" => value.each(&mut |variable: Option<Named<'_>>| {
-                let name = variable.and_then(|variable| variable.name);
-                self.is_of_template |= name.is_some_and(|name| name.0 == EXECUTOR_ID_VARIABLE);
+                self.is_of_template |=
+                    variable.is_some_and(|variable| variable.name == EXECUTOR_ID_VARIABLE);
             })?,
             "resources" => self.resources = value.fields()?,
             "restartPolicy" => self.has_restart_policy = is_restart_policy(value)?,
@@ -245,7 +246,7 @@ impl<'a> Fields<'a> for RawLimits {
 
     fn field<V: Value<'a>>(&mut self, key: &str, value: &mut V) -> Result<(), V::Error> {
         if key == "memory" {
-            let limit = value.quantity()?.and_then(|text| Quantity::parse(&text));
+            let limit = Quantity::parse(&value.quantity()?);
             self.memory_bytes =
                 limit.and_then(|limit| u64::try_from(limit.rounded_up_to_bytes()).ok());
         }
@@ -255,12 +256,12 @@ impl<'a> Fields<'a> for RawLimits {
 
 #[derive(Debug, Default)]
 pub(crate) struct RawStatus<'a> {
-    pub(super) phase: Option<Text<'a>>,
-    pub(super) reason: Option<Text<'a>>,
-    pub(super) message: Option<Text<'a>>,
-    pub(super) pod_ip: Option<Text<'a>>,
-    pub(super) host_ip: Option<Text<'a>>,
-    pub(super) start_time: Option<Text<'a>>,
+    pub(super) phase: Cow<'a, str>,
+    pub(super) reason: Cow<'a, str>,
+    pub(super) message: Cow<'a, str>,
+    pub(super) pod_ip: Cow<'a, str>,
+    pub(super) host_ip: Cow<'a, str>,
+    pub(super) start_time: Cow<'a, str>,
     pub(super) conditions: Vec<RawCondition<'a>>,
     pub(super) container_statuses: Vec<RawContainerStatus<'a>>,
     pub(super) init_container_statuses: Vec<RawContainerStatus<'a>>,
@@ -281,12 +282,12 @@ impl<'a> Fields<'a> for RawStatus<'a> {
 
     fn field<V: Value<'a>>(&mut self, key: &str, value: &mut V) -> Result<(), V::Error> {
         match key {
-            "phase" => self.phase = Text::read(value)?,
-            "reason" => self.reason = Text::read(value)?,
-            "message" => self.message = Text::read(value)?,
-            "podIP" => self.pod_ip = Text::read(value)?,
-            "hostIP" => self.host_ip = Text::read(value)?,
-            "startTime" => self.start_time = value.time()?.map(Text),
+            "phase" => self.phase = value.text()?,
+            "reason" => self.reason = value.text()?,
+            "message" => self.message = value.text()?,
+            "podIP" => self.pod_ip = value.text()?,
+            "hostIP" => self.host_ip = value.text()?,
+            "startTime" => self.start_time = value.time()?,
             "conditions" => value.items(&mut self.conditions)?,
             "containerStatuses" => value.items(&mut self.container_statuses)?,
             "initContainerStatuses" => value.items(&mut self.init_container_statuses)?,
@@ -298,11 +299,11 @@ impl<'a> Fields<'a> for RawStatus<'a> {
 
 #[derive(Debug, Default)]
 pub(crate) struct RawCondition<'a> {
-    pub(super) kind: Option<Text<'a>>,
-    pub(super) status: Option<Text<'a>>,
-    pub(super) since: Option<Text<'a>>,
-    pub(super) reason: Option<Text<'a>>,
-    pub(super) message: Option<Text<'a>>,
+    pub(super) kind: Cow<'a, str>,
+    pub(super) status: Cow<'a, str>,
+    pub(super) since: Cow<'a, str>,
+    pub(super) reason: Cow<'a, str>,
+    pub(super) message: Cow<'a, str>,
 }
 
 impl<'a> Fields<'a> for RawCondition<'a> {
@@ -311,11 +312,11 @@ impl<'a> Fields<'a> for RawCondition<'a> {
 
     fn field<V: Value<'a>>(&mut self, key: &str, value: &mut V) -> Result<(), V::Error> {
         match key {
-            "type" => self.kind = Text::read(value)?,
-            "status" => self.status = Text::read(value)?,
-            "lastTransitionTime" => self.since = value.time()?.map(Text),
-            "reason" => self.reason = Text::read(value)?,
-            "message" => self.message = Text::read(value)?,
+            "type" => self.kind = value.text()?,
+            "status" => self.status = value.text()?,
+            "lastTransitionTime" => self.since = value.time()?,
+            "reason" => self.reason = value.text()?,
+            "message" => self.message = value.text()?,
             _ => {}
         }
         Ok(())
@@ -324,7 +325,7 @@ impl<'a> Fields<'a> for RawCondition<'a> {
 
 #[derive(Debug, Default)]
 pub(crate) struct RawContainerStatus<'a> {
-    pub(super) name: Option<Text<'a>>,
+    pub(super) name: Cow<'a, str>,
     pub(super) state: Option<RawState<'a>>,
 }
 
@@ -333,7 +334,7 @@ impl<'a> Fields<'a> for RawContainerStatus<'a> {
 
     fn field<V: Value<'a>>(&mut self, key: &str, value: &mut V) -> Result<(), V::Error> {
         match key {
-            "name" => self.name = Text::read(value)?,
+            "name" => self.name = value.text()?,
             "state" => self.state = value.fields()?,
             _ => {}
         }
@@ -365,8 +366,8 @@ impl<'a> Fields<'a> for RawState<'a> {
 
 #[derive(Debug, Default)]
 pub(crate) struct RawWaiting<'a> {
-    pub(super) reason: Option<Text<'a>>,
-    pub(super) message: Option<Text<'a>>,
+    pub(super) reason: Cow<'a, str>,
+    pub(super) message: Cow<'a, str>,
 }
 
 impl<'a> Fields<'a> for RawWaiting<'a> {
@@ -374,8 +375,8 @@ impl<'a> Fields<'a> for RawWaiting<'a> {
 
     fn field<V: Value<'a>>(&mut self, key: &str, value: &mut V) -> Result<(), V::Error> {
         match key {
-            "reason" => self.reason = Text::read(value)?,
-            "message" => self.message = Text::read(value)?,
+            "reason" => self.reason = value.text()?,
+            "message" => self.message = value.text()?,
             _ => {}
         }
         Ok(())
@@ -386,9 +387,9 @@ impl<'a> Fields<'a> for RawWaiting<'a> {
 pub(crate) struct RawTerminated<'a> {
     pub(super) exit_code: Option<i32>,
     pub(super) signal: Option<i32>,
-    pub(super) reason: Option<Text<'a>>,
-    pub(super) message: Option<Text<'a>>,
-    pub(super) finished_at: Option<Text<'a>>,
+    pub(super) reason: Cow<'a, str>,
+    pub(super) message: Cow<'a, str>,
+    pub(super) finished_at: Cow<'a, str>,
 }
 
 impl<'a> Fields<'a> for RawTerminated<'a> {
@@ -399,9 +400,9 @@ impl<'a> Fields<'a> for RawTerminated<'a> {
         match key {
             "exitCode" => self.exit_code = code(value)?,
             "signal" => self.signal = code(value)?,
-            "reason" => self.reason = Text::read(value)?,
-            "message" => self.message = Text::read(value)?,
-            "finishedAt" => self.finished_at = value.time()?.map(Text),
+            "reason" => self.reason = value.text()?,
+            "message" => self.message = value.text()?,
+            "finishedAt" => self.finished_at = value.time()?,
             _ => {}
         }
         Ok(())
@@ -411,17 +412,17 @@ impl<'a> Fields<'a> for RawTerminated<'a> {
 /// The labels that posse reads.
 #[derive(Debug, Default)]
 pub(crate) struct Labels<'a> {
-    pub(super) app: Option<Text<'a>>,
-    pub(super) instance: Option<Text<'a>>,
-    pub(super) group: Option<Text<'a>>,
-    pub(super) id: Option<Text<'a>>,
-    pub(super) slot: Option<Text<'a>>,
-    pub(super) attempt: Option<Text<'a>>,
-    pub(super) component: Option<Text<'a>>,
-    pub(super) counted: Option<Text<'a>>,
+    pub(super) app: Cow<'a, str>,
+    pub(super) instance: Cow<'a, str>,
+    pub(super) group: Cow<'a, str>,
+    pub(super) id: Cow<'a, str>,
+    pub(super) slot: Cow<'a, str>,
+    pub(super) attempt: Cow<'a, str>,
+    pub(super) component: Cow<'a, str>,
+    pub(super) counted: Option<Cow<'a, str>>,
     pub(super) is_completed: bool,
     pub(super) is_in_queue_group: bool,
-    pub(super) key: Option<Text<'a>>,
+    pub(super) key: Cow<'a, str>,
 }
 
 impl<'a> Fields<'a> for Labels<'a> {
@@ -430,17 +431,17 @@ impl<'a> Fields<'a> for Labels<'a> {
 
     fn field<V: Value<'a>>(&mut self, key: &str, value: &mut V) -> Result<(), V::Error> {
         match key {
-            APP => self.app = Text::read(value)?,
-            INSTANCE => self.instance = Text::read(value)?,
-            GROUP => self.group = Text::read(value)?,
-            EXECUTOR_ID => self.id = Text::read(value)?,
-            SLOT => self.slot = Text::read(value)?,
-            ATTEMPT => self.attempt = Text::read(value)?,
-            key if key == COMPONENT.0 => self.component = Text::read(value)?,
-            COUNTED => self.counted = Text::read(value)?,
+            APP => self.app = value.text()?,
+            INSTANCE => self.instance = value.text()?,
+            GROUP => self.group = value.text()?,
+            EXECUTOR_ID => self.id = value.text()?,
+            SLOT => self.slot = value.text()?,
+            ATTEMPT => self.attempt = value.text()?,
+            key if key == COMPONENT.0 => self.component = value.text()?,
+            COUNTED => self.counted = Some(value.text()?),
             COMPLETED => self.is_completed = value.is_given()?,
             kueue::POD_GROUP => self.is_in_queue_group = value.is_given()?,
-            KEY => self.key = Text::read(value)?,
+            KEY => self.key = value.text()?,
             _ => {}
         }
         Ok(())
@@ -450,15 +451,15 @@ impl<'a> Fields<'a> for Labels<'a> {
 /// The annotations that posse reads.
 #[derive(Debug, Default)]
 pub(crate) struct Annotations<'a> {
-    pub(super) container: Option<Text<'a>>,
-    pub(super) deletion_cost: Option<Text<'a>>,
-    pub(super) do_not_disrupt: Option<Text<'a>>,
-    pub(super) safe_to_evict: Option<Text<'a>>,
-    pub(super) draining: Option<Text<'a>>,
-    pub(super) folded: Option<Text<'a>>,
-    pub(super) max_age: Option<Text<'a>>,
-    pub(super) restart: Option<Text<'a>>,
-    pub(super) task: Option<Text<'a>>,
+    pub(super) container: Cow<'a, str>,
+    pub(super) deletion_cost: Cow<'a, str>,
+    pub(super) do_not_disrupt: Cow<'a, str>,
+    pub(super) safe_to_evict: Cow<'a, str>,
+    pub(super) draining: Option<Cow<'a, str>>,
+    pub(super) folded: Option<Cow<'a, str>>,
+    pub(super) has_max_age: bool,
+    pub(super) restart: Cow<'a, str>,
+    pub(super) task: Cow<'a, str>,
 }
 
 impl<'a> Fields<'a> for Annotations<'a> {
@@ -467,15 +468,15 @@ impl<'a> Fields<'a> for Annotations<'a> {
 
     fn field<V: Value<'a>>(&mut self, key: &str, value: &mut V) -> Result<(), V::Error> {
         match key {
-            CONTAINER => self.container = Text::read(value)?,
-            DELETION_COST => self.deletion_cost = Text::read(value)?,
-            key if key == DO_NOT_DISRUPT.0 => self.do_not_disrupt = Text::read(value)?,
-            key if key == SAFE_TO_EVICT.0 => self.safe_to_evict = Text::read(value)?,
-            DRAINING => self.draining = Text::read(value)?,
-            FOLDED => self.folded = Text::read(value)?,
-            MAX_AGE => self.max_age = Text::read(value)?,
-            RESTART => self.restart = Text::read(value)?,
-            TASK => self.task = Text::read(value)?,
+            CONTAINER => self.container = value.text()?,
+            DELETION_COST => self.deletion_cost = value.text()?,
+            key if key == DO_NOT_DISRUPT.0 => self.do_not_disrupt = value.text()?,
+            key if key == SAFE_TO_EVICT.0 => self.safe_to_evict = value.text()?,
+            DRAINING => self.draining = Some(value.text()?),
+            FOLDED => self.folded = Some(value.text()?),
+            MAX_AGE => self.has_max_age = value.is_given()?,
+            RESTART => self.restart = value.text()?,
+            TASK => self.task = value.text()?,
             _ => {}
         }
         Ok(())
@@ -485,7 +486,7 @@ impl<'a> Fields<'a> for Annotations<'a> {
 /// An object of which only the name counts.
 #[derive(Debug, Default)]
 pub(crate) struct Named<'a> {
-    pub(super) name: Option<Text<'a>>,
+    pub(super) name: Cow<'a, str>,
 }
 
 impl<'a> Fields<'a> for Named<'a> {
@@ -493,7 +494,7 @@ impl<'a> Fields<'a> for Named<'a> {
 
     fn field<V: Value<'a>>(&mut self, key: &str, value: &mut V) -> Result<(), V::Error> {
         if key == "name" {
-            self.name = Text::read(value)?;
+            self.name = value.text()?;
         }
         Ok(())
     }

@@ -9,7 +9,6 @@ use jiff::Timestamp;
 
 use super::DISRUPTION_TARGET;
 use super::raw::{RawContainerStatus, RawSpec, RawState, RawStatus};
-use crate::text::{Text, text_of};
 use posse_core::model::pod::Rest;
 
 /// The reason of a pod that its deadline has ended.
@@ -33,20 +32,20 @@ impl RawStatus<'_> {
     }
 
     fn start(&self) -> Option<Timestamp> {
-        text_of(self.start_time.as_ref()).parse().ok()
+        self.start_time.parse().ok()
     }
 
     /// What runs on after the main container, whose `state` this is.
     pub(super) fn rest(
         &self,
         spec: &RawSpec<'_>,
-        main: Option<&Text<'_>>,
+        main: &str,
         state: Option<&RawState<'_>>,
     ) -> Option<Rest> {
         state?.terminated.as_ref()?;
         let runs_on = |status: &RawContainerStatus<'_>| {
             let has_ended = status.state.as_ref().is_some_and(|state| state.terminated.is_some());
-            text_of(status.name.as_ref()) != text_of(main) && !has_ended
+            status.name != main && !has_ended
         };
         self.container_statuses.iter().find(|status| runs_on(status))?;
         // A kubelet always gives both times.
@@ -61,8 +60,8 @@ impl RawStatus<'_> {
     /// clock. Who else ends a pod has another one.
     pub(super) fn kubelet_ended_rest(&self, state: Option<&RawState<'_>>) -> bool {
         let said = self.condition(DISRUPTION_TARGET, "True");
-        let said = said.filter(|said| text_of(said.reason.as_ref()) == BY_KUBELET);
-        let since = said.and_then(|said| text_of(said.since.as_ref()).parse::<Timestamp>().ok());
+        let said = said.filter(|said| said.reason == BY_KUBELET);
+        let since = said.and_then(|said| said.since.parse::<Timestamp>().ok());
         finished_at(state).zip(since).is_some_and(|(end, since)| end < since)
     }
 
@@ -72,21 +71,20 @@ impl RawStatus<'_> {
         spec: &RawSpec<'_>,
         state: Option<&RawState<'_>>,
     ) -> (&str, &str) {
-        let reason = text_of(self.reason.as_ref());
         let lived_s = self.lived_s(state).and_then(|lived_s| u32::try_from(lived_s).ok());
-        let is_of_deadline = reason == DEADLINE_EXCEEDED
+        let is_of_deadline = self.reason == DEADLINE_EXCEEDED
             && lived_s
                 .zip(spec.deadline_s)
                 .is_some_and(|(lived_s, deadline_s)| lived_s < deadline_s);
         match is_of_deadline || self.kubelet_ended_rest(state) {
             true => ("", ""),
-            false => (reason, text_of(self.message.as_ref())),
+            false => (&self.reason, &self.message),
         }
     }
 }
 
 fn finished_at(state: Option<&RawState<'_>>) -> Option<Timestamp> {
-    text_of(state?.terminated.as_ref()?.finished_at.as_ref()).parse().ok()
+    state?.terminated.as_ref()?.finished_at.parse().ok()
 }
 
 #[cfg(test)]
