@@ -3,16 +3,12 @@
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
-use posse_testing::Folder;
+use posse_testing::{Folder, PATIENCE};
 
 use super::config::exec_plugin::{ExecPlugin, ExecVersion};
 use super::config::{ClientIdentity, Cluster, Server, Sources, Trust};
 use super::http::Http;
-
-/// Longer than any step of a test takes. A test that hangs fails after this time.
-const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Not a test: a plugin's supervisor is this program, and the name of this function is what it asks for.
 #[test]

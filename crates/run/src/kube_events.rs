@@ -276,7 +276,7 @@ mod tests {
     use posse_core::model::event::{Event, ExecutorEvent, GroupEvent, LossReason, Subject};
     use posse_core::model::ids::ExecutorId;
     use posse_core::model::waiting::{ServerWait, Waiting};
-    use posse_testing::{Answer, TestServer, plain_client};
+    use posse_testing::{Answer, PATIENCE, TestServer, plain_client};
     use posse_wire::pod::build::OwnerRef;
 
     fn status(code: u16, reason: &str) -> Answer {
@@ -435,7 +435,4 @@ mod tests {
         server.wait();
         assert_eq!(finish(running), [("dropped", 0), ("failed", 0), ("sent", 1)]);
     }
-
-    /// The time-out of a test step; much longer than any step takes.
-    const PATIENCE: Duration = Duration::from_secs(120);
 }

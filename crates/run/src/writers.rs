@@ -419,11 +419,8 @@ mod tests {
     use super::*;
     use posse_base::clock::Clock;
     use posse_kube::api::objects::Objects;
-    use posse_testing::{Answer, TestServer, plain_client};
+    use posse_testing::{Answer, PATIENCE, TestServer, plain_client};
     use posse_wire::k8s::labels::Selection;
-
-    /// Much longer than any step takes.
-    const PATIENCE: Duration = Duration::from_secs(60);
 
     fn requests(server: &TestServer) -> Requests {
         let http = plain_client(server.address);

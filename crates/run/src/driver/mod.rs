@@ -333,15 +333,10 @@ impl std::error::Error for DriverError {}
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::path::Path;
     use std::thread;
-    use std::time::Duration;
 
     use super::*;
-    use posse_testing::{Folder, Wait};
-
-    /// The time-out of a test step; much longer than any step takes.
-    const PATIENCE: Duration = Duration::from_secs(120);
+    use posse_testing::{Folder, PATIENCE, Wait};
 
     /// Not a test: `Supervisor::start` runs this program, and the name of this function is what it asks for.
     #[test]

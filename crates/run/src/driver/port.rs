@@ -200,9 +200,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-
-    /// The time-out of a test step; much longer than any step takes.
-    const PATIENCE: Duration = Duration::from_secs(60);
+    use posse_testing::{Folder, PATIENCE};
 
     fn selection(instance: &str) -> Selection {
         Selection { app: "port-test".to_owned(), instance: instance.to_owned() }
@@ -271,7 +269,7 @@ mod tests {
 
     #[test]
     fn a_reservation_goes_with_its_run_and_a_lost_one_is_taken() {
-        let folder = posse_testing::Folder::new();
+        let folder = Folder::new();
         let reserve = || Reservation::new(folder.path(), 20_000);
         let first = reserve().unwrap().unwrap();
         assert_eq!(reserve().unwrap_err().kind(), io::ErrorKind::AddrInUse);

@@ -251,7 +251,7 @@ fn get(mut stream: TcpStream, address: &str, path: &str) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use posse_testing::Wait;
+    use posse_testing::{PATIENCE, Wait};
     use std::net::{SocketAddr, TcpListener};
 
     use super::*;
@@ -259,7 +259,6 @@ mod tests {
     const SOON: Duration = Duration::from_millis(300);
     /// No process of this test is in it, so only the user counts.
     const OURS: Option<DriverTree> = Some(DriverTree { supervisor: u32::MAX });
-    const PATIENCE: Duration = Duration::from_secs(120);
 
     /// Not 127.0.0.1: another test could be given the port meanwhile.
     fn free_address() -> String {

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::*;
 use posse_core::model::event::{ClusterEvent, GroupEvent, RestartKind};
-use posse_testing::{Folder, Wait};
+use posse_testing::{Folder, PATIENCE, Wait};
 
 fn log() -> Arc<EventLog> {
     Arc::new(EventLog::new("k3f9", Clock::start()))
@@ -273,6 +273,3 @@ fn a_full_pipe_blocks_only_the_writer_thread() {
     assert_eq!(seq(rest.last().unwrap()), 40_001);
     assert!(rest.iter().any(|line| line.contains("\"missed\"")), "{} lines", rest.len());
 }
-
-/// The time-out of a test step; much longer than any step takes.
-const PATIENCE: Duration = Duration::from_secs(120);

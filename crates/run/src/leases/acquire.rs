@@ -199,7 +199,7 @@ mod tests {
     use crate::leases::testing::settings;
     use posse_base::rng::Rng;
     use posse_core::machines::lease::LeaseRelease;
-    use posse_testing::{Answer, TestServer};
+    use posse_testing::{Answer, PATIENCE, TestServer};
 
     fn refused(code: u16, reason: &str, message: &str) -> Answer {
         let status = serde_json::json!({
@@ -207,9 +207,6 @@ mod tests {
         });
         Answer::json(code, status.to_string())
     }
-
-    /// The time-out of a test step; much longer than any step takes.
-    const PATIENCE: Duration = Duration::from_secs(120);
 
     fn acquire(
         timeout: Duration,

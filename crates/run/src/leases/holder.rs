@@ -91,14 +91,10 @@ fn start_time(pid: u32) -> io::Result<Option<u64>> {
 mod tests {
     use std::process::{self, Command, Stdio};
     use std::thread;
-    use std::time::Duration;
 
-    use posse_testing::Wait;
+    use posse_testing::{PATIENCE, Wait};
 
     use super::*;
-
-    /// The time-out of a test step; much longer than any step takes.
-    const PATIENCE: Duration = Duration::from_secs(120);
 
     #[test]
     fn a_holder_is_named_by_process_and_host() {

@@ -237,10 +237,7 @@ mod tests {
 
     use super::*;
     use crate::leases::testing::settings;
-    use posse_testing::{Answer, TestServer, plain_client};
-
-    /// The time-out of a test step; much longer than any step takes.
-    const PATIENCE: Duration = Duration::from_secs(120);
+    use posse_testing::{Answer, PATIENCE, TestServer, plain_client};
 
     /// A server that stores one Lease.
     fn server() -> TestServer {

@@ -19,12 +19,10 @@ use posse_core::model::ids::ExecutorId;
 use posse_core::model::input::{Input, ListPage, ListSource, PodEvent, Watermark};
 use posse_core::model::refusal::Refusal;
 use posse_kube::api::pods::Pods;
-use posse_testing::{Answer, TestServer, plain_client};
+use posse_testing::{Answer, PATIENCE, TestServer, plain_client};
 use posse_wire::k8s::labels::Selection;
 use posse_wire::k8s::watch::Encoded;
 
-/// The time-out of a test step; much longer than any step takes.
-const PATIENCE: Duration = Duration::from_secs(120);
 /// A stop or a relist ends a blocked read within this time on an idle machine.
 const STOP_MAX: Duration = Duration::from_millis(100);
 /// A busy machine may delay a thread; one of so many attempts is not delayed.
