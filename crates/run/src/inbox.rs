@@ -40,24 +40,6 @@ pub enum Message {
     ReadRefused(Refusal),
 }
 
-impl From<Input> for Message {
-    fn from(input: Input) -> Self {
-        Self::Input(input)
-    }
-}
-
-impl From<(LeaseScope, LeaseUpdate)> for Message {
-    fn from((scope, update): (LeaseScope, LeaseUpdate)) -> Self {
-        Self::Lease(scope, update)
-    }
-}
-
-impl From<Refusal> for Message {
-    fn from(refusal: Refusal) -> Self {
-        Self::ReadRefused(refusal)
-    }
-}
-
 /// Creates the inbox's channel.
 pub fn inbox() -> (Sender<Message>, Receiver<Message>) {
     bounded(INBOX_MAX)

@@ -83,17 +83,14 @@ impl<'a> Threads<'a> {
         orphans: Option<OrphanSettings>,
     ) -> io::Result<Self> {
         let mut rng = Rng::new(settings.seed);
-        let mut lister = || {
-            let watermark = Arc::clone(watermark);
-            Lister {
-                pods: pods.clone(),
-                inbox: inbox.clone(),
-                watermark: move || watermark.read(),
-                watch_idle: WATCH_IDLE,
-                clock: settings.clock,
-                rng: Rng::new(rng.next_u64()),
-                control: ListerControl::new(),
-            }
+        let mut lister = || Lister {
+            pods: pods.clone(),
+            inbox: inbox.clone(),
+            watermark: Arc::clone(watermark),
+            watch_idle: WATCH_IDLE,
+            clock: settings.clock,
+            rng: Rng::new(rng.next_u64()),
+            control: ListerControl::new(),
         };
         let watcher = lister();
         let control = watcher.control.clone();

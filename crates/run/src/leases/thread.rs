@@ -5,13 +5,14 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TrySendError};
 
+use crate::inbox::Message;
 use crate::leases::holder;
 use crate::leases::write_limit::LeaseWriteLimit;
 use posse_base::clock::Clock;
 use posse_base::rng::Rng;
 use posse_core::machines::lease::{
     HolderState, HolderWait, LeaseIdentity, LeaseMachine, LeaseRelease, LeaseScope, LeaseStep,
-    LeaseTerms, LeaseUpdate,
+    LeaseTerms,
 };
 use posse_core::model::ids::{ExecutorId, Uid};
 use posse_core::model::lease::Record;
@@ -60,13 +61,13 @@ pub struct LeaseSettings {
 
 /// The state of a lease thread.
 #[derive(Debug)]
-pub struct LeaseThread<M> {
+pub struct LeaseThread {
     pub lease: LeaseSettings,
     pub leases: Leases,
     /// Looks up the pods of other holders.
     pub pods: AppExecutors,
     /// Receives the updates.
-    pub inbox: Sender<M>,
+    pub inbox: Sender<Message>,
     /// When it is closed, the thread stops and keeps the Lease object.
     pub commands: Receiver<LeaseCommand>,
     /// Follows the Lease's renewals.
@@ -75,7 +76,7 @@ pub struct LeaseThread<M> {
     pub rng: Rng,
 }
 
-impl<M: From<(LeaseScope, LeaseUpdate)>> LeaseThread<M> {
+impl LeaseThread {
     /// Runs until the Lease is released or cannot be acquired.
     pub fn run(&self) {
         let mut machine = self.machine();
@@ -187,7 +188,7 @@ impl<M: From<(LeaseScope, LeaseUpdate)>> LeaseThread<M> {
     /// Sends the machine's updates to the inbox. False if the inbox has no room for all of them.
     fn send_updates(&self, machine: &mut LeaseMachine) -> bool {
         while let Some(update) = machine.update() {
-            match self.inbox.try_send(M::from((self.lease.scope, update.clone()))) {
+            match self.inbox.try_send(Message::Lease(self.lease.scope, update.clone())) {
                 // If the inbox is closed, nobody needs the update.
                 Ok(()) | Err(TrySendError::Disconnected(_)) => machine.pop_update(),
                 Err(TrySendError::Full(_)) => return false,
@@ -237,6 +238,7 @@ mod tests {
 
     use super::*;
     use crate::leases::testing::settings;
+    use posse_core::machines::lease::LeaseUpdate;
     use posse_testing::{Answer, PATIENCE, TestServer, plain_client};
 
     /// A server that stores one Lease.
@@ -277,14 +279,6 @@ mod tests {
         })
     }
 
-    struct Message(LeaseUpdate);
-
-    impl From<(LeaseScope, LeaseUpdate)> for Message {
-        fn from((_, update): (LeaseScope, LeaseUpdate)) -> Self {
-            Self(update)
-        }
-    }
-
     /// Runs a lease thread; the test gets its updates and sends it commands.
     fn check(
         server: &TestServer,
@@ -314,7 +308,11 @@ mod tests {
     #[test]
     fn a_lease_is_held_released_and_acquired_again() {
         let server = server();
-        let next = |updates: &Receiver<Message>| updates.recv_timeout(PATIENCE).unwrap().0;
+        let next = |updates: &Receiver<Message>| {
+            let message = updates.recv_timeout(PATIENCE).unwrap();
+            let Message::Lease(_, update) = message else { panic!("{message:?}") };
+            update
+        };
         let pod = |uid: &str| LeaseIdentity::Pod { uid: uid.to_owned() };
         check(&server, pod("one"), |updates, commands| {
             assert_eq!(next(updates), LeaseUpdate::Held { id_high_water: None, from: None });

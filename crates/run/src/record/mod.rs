@@ -167,7 +167,7 @@ impl RecordThread {
                         let answer = record.append(facts);
                         tell(&mut is_failing, answer.as_ref().err());
                         // The send fails if the run has ended: then the end of the record comes next.
-                        let _ = inbox.send(Input::Recorded { answer }.into());
+                        let _ = inbox.send(Message::Input(Input::Recorded { answer }));
                     }
                     Ok(Order::End(end)) => return finish(&mut record, end),
                     Err(RecvTimeoutError::Timeout) => {
@@ -178,7 +178,7 @@ impl RecordThread {
                             tell(&mut is_failing, Some(error));
                         }
                         if answer.as_ref().is_err_and(|error| error.is_taken_over) {
-                            let _ = inbox.send(Input::Recorded { answer }.into());
+                            let _ = inbox.send(Message::Input(Input::Recorded { answer }));
                         }
                     }
                     Err(RecvTimeoutError::Disconnected) => return,

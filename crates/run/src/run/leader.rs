@@ -116,7 +116,8 @@ impl Run<'_> {
                     warn!("the driver's pod was deleted, and no kubelet ends it: ending");
                     if let Ok(Some(node)) = pod.node() {
                         // The run has ended if the send fails.
-                        drop(inbox.send(Input::OwnNodeLost { node: node.into() }.into()));
+                        let lost = Input::OwnNodeLost { node: node.into() };
+                        drop(inbox.send(Message::Input(lost)));
                     }
                     let sent = kill_process(getpid(), Signal::TERM);
                     return sent.unwrap_or_else(|error| warn!("cannot send SIGTERM: {error}"));

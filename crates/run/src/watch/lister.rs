@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, SendTimeoutError, Sender, bounded};
 
+use crate::inbox::Message;
+use crate::watermark::SharedWatermark;
 use posse_base::clock::Clock;
 use posse_base::rng::Rng;
 use posse_core::model::input::{Input, List, ListSource, Watermark};
@@ -142,12 +144,12 @@ impl ListerControl {
 }
 
 /// Sends LIST requests and delivers the results to the inbox.
-pub struct Lister<M, F> {
+#[derive(Debug)]
+pub struct Lister {
     pub pods: Pods,
     /// Receives the LIST results.
-    pub inbox: Sender<M>,
-    /// Reads the reconciler's current watermark.
-    pub watermark: F,
+    pub inbox: Sender<Message>,
+    pub watermark: Arc<SharedWatermark>,
     /// A watch ends if no byte arrives for this long.
     pub watch_idle: Duration,
     pub clock: Clock,
@@ -155,18 +157,12 @@ pub struct Lister<M, F> {
     pub control: ListerControl,
 }
 
-impl<M, F> std::fmt::Debug for Lister<M, F> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Lister").field("pods", &self.pods).finish_non_exhaustive()
-    }
-}
-
-impl<M: From<Input> + From<Refusal>, F: Fn() -> Watermark> Lister<M, F> {
+impl Lister {
     /// Lists all pods and delivers them page by page, because the reconciler has most of them already, and nobody
     /// shall hold them twice. Returns the list's resourceVersion as text and the watermark from before the
     /// request, or `None` after a stop.
     pub(super) fn list(&self, source: ListSource) -> Option<Result<(String, Watermark), Refusal>> {
-        let watermark = (self.watermark)();
+        let watermark = self.watermark.read();
         let (pods, streams) = self.pods.with_own_streams();
         if !self.control.arm(streams) {
             return None;
@@ -176,7 +172,7 @@ impl<M: From<Input> + From<Refusal>, F: Fn() -> Watermark> Lister<M, F> {
             n_pods = if page.number == 0 { pods.len() } else { n_pods + pods.len() };
             list_version = version_text;
             let list = List { source, page, pods, version, watermark };
-            is_delivered = self.deliver(M::from(Input::List(list)));
+            is_delivered = self.deliver(Message::Input(Input::List(list)));
             is_delivered
         });
         self.control.disarm();
@@ -185,7 +181,7 @@ impl<M: From<Input> + From<Refusal>, F: Fn() -> Watermark> Lister<M, F> {
         }
         if let Err(refusal) = listed {
             // Informational: the caller logs the refusal too, so it may be lost here.
-            let _ = self.inbox.try_send(M::from(refusal.clone()));
+            let _ = self.inbox.try_send(Message::ReadRefused(refusal.clone()));
             return Some(Err(refusal));
         }
         log::debug!("listed {n_pods} pods at version {list_version:?} ({source:?})");
@@ -193,8 +189,7 @@ impl<M: From<Input> + From<Refusal>, F: Fn() -> Watermark> Lister<M, F> {
     }
 
     /// Waits for room in the inbox. False if the thread is stopped or the inbox is closed.
-    fn deliver(&self, message: M) -> bool {
-        let mut message = message;
+    fn deliver(&self, mut message: Message) -> bool {
         while !self.control.is_stopped() {
             message = match self.inbox.send_timeout(message, STOP_CHECK_INTERVAL) {
                 Ok(()) => return true,

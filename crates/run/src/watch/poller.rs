@@ -8,18 +8,13 @@ use posse_base::rng::Rng;
 use posse_base::time::Millis;
 use posse_core::machines::retry::{Retry, RetryLimit, RetryRule};
 use posse_core::machines::watch::{BACKOFF_MS, BACKOFF_MS_MAX};
-use posse_core::model::input::{Input, ListSource, Watermark};
-use posse_core::model::refusal::Refusal;
+use posse_core::model::input::ListSource;
 
 const RULE: RetryRule =
     RetryRule { delay_ms: BACKOFF_MS, delay_ms_max: BACKOFF_MS_MAX, limit: RetryLimit::Never };
 
 /// Polls until it is stopped or the inbox is closed: in this interval, varied by 10 %, and on request.
-pub fn poll<M, F>(lister: &Lister<M, F>, interval: Duration)
-where
-    M: From<Input> + From<Refusal>,
-    F: Fn() -> Watermark,
-{
+pub fn poll(lister: &Lister, interval: Duration) {
     let mut rng = lister.rng.clone();
     let now = lister.clock.now();
     let mut retry = Retry::new(RULE, now, Rng::new(rng.next_u64()));

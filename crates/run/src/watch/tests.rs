@@ -1,23 +1,23 @@
 //! The watcher and the poller against a scripted server.
 #![allow(clippy::wildcard_enum_match_arm)] // A test names the variants that it expects, and panics on the others.
 
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, bounded};
 
+use crate::inbox::Message;
 use crate::watch::lines::{Lines, WATCH_BATCH_MAX};
 use crate::watch::lister::{Lister, ListerControl};
 use crate::watch::poller::poll;
 use crate::watch::watcher::watch;
+use crate::watermark::SharedWatermark;
 use posse_base::clock::Clock;
 use posse_base::rng::Rng;
 use posse_core::machines::watch::WatchEnd;
 use posse_core::model::ids::ExecutorId;
 use posse_core::model::input::{Input, ListPage, ListSource, PodEvent, Watermark};
-use posse_core::model::refusal::Refusal;
 use posse_kube::api::pods::Pods;
 use posse_testing::{Answer, PATIENCE, TestServer, plain_client};
 use posse_wire::k8s::labels::Selection;
@@ -87,26 +87,10 @@ fn open(text: &str) -> Answer {
     Answer::Stall(format!("{HEAD}{}", chunk(text)).into_bytes())
 }
 
-/// The messages of the threads under test.
-#[derive(Debug)]
-struct Message(Input);
-
-impl From<Input> for Message {
-    fn from(input: Input) -> Self {
-        Self(input)
-    }
-}
-
-impl From<Refusal> for Message {
-    fn from(refusal: Refusal) -> Self {
-        Self(Input::ReadRefused { refusal })
-    }
-}
-
 /// A message as a short text.
-fn short(Message(input): &Message) -> String {
-    match input {
-        Input::List(list) => format!(
+fn short(message: &Message) -> String {
+    match message {
+        Message::Input(Input::List(list)) => format!(
             "list {:?}{} {:?} epoch {} at {}",
             list.source,
             match list.page {
@@ -118,7 +102,7 @@ fn short(Message(input): &Message) -> String {
             list.watermark.epoch,
             list.version.map_or_else(String::new, |version| version.to_string()),
         ),
-        Input::Watch { epoch, events } => {
+        Message::Input(Input::Watch { epoch, events }) => {
             let events: Vec<String> = events
                 .iter()
                 .map(|event| match event {
@@ -129,9 +113,9 @@ fn short(Message(input): &Message) -> String {
                 .collect();
             format!("watch {epoch} {}", events.join(" "))
         }
-        Input::WatchRestarted { cause, .. } => format!("restarted: {cause}"),
-        Input::ReadRefused { refusal } => format!("refused: {refusal}"),
-        Input::WatchOpened => "opened".to_owned(),
+        Message::Input(Input::WatchRestarted { cause, .. }) => format!("restarted: {cause}"),
+        Message::ReadRefused(refusal) => format!("refused: {refusal}"),
+        Message::Input(Input::WatchOpened) => "opened".to_owned(),
         other => panic!("{other:?}"),
     }
 }
@@ -141,7 +125,7 @@ struct Running<'a> {
     inbox: &'a Receiver<Message>,
     control: &'a ListerControl,
     server: &'a TestServer,
-    epoch: &'a AtomicU32,
+    watermark: &'a SharedWatermark,
 }
 
 impl Running<'_> {
@@ -189,13 +173,12 @@ fn check(body: Body, answers: Vec<Answer>, test: impl FnOnce(&Running<'_>)) -> D
     };
     let (send, inbox) = bounded::<Message>(inbox_max);
     let control = ListerControl::new();
-    let epoch = AtomicU32::new(0);
-    let watermark = || Watermark { epoch: epoch.load(Ordering::Relaxed), position: None };
+    let watermark = Arc::new(SharedWatermark::default());
     let selection = Selection { app: "a".to_owned(), instance: "b".to_owned() };
     let lister = Lister {
         pods: Pods::new(plain_client(server.address), "n", selection),
         inbox: send,
-        watermark: &watermark,
+        watermark: Arc::clone(&watermark),
         watch_idle: idle,
         clock: Clock::start(),
         rng: Rng::new(1),
@@ -206,7 +189,8 @@ fn check(body: Body, answers: Vec<Answer>, test: impl FnOnce(&Running<'_>)) -> D
             Body::Poll(schedule) => poll(&lister, schedule),
             Body::Watch { .. } => watch(&lister),
         });
-        let running = Running { inbox: &inbox, control: &control, server: &server, epoch: &epoch };
+        let (inbox, control, server) = (&inbox, &control, &server);
+        let running = Running { inbox, control, server, watermark: &watermark };
         // If the test fails, the thread must end too: the scope waits for it.
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| test(&running)));
         let stopped_at = Instant::now();
@@ -264,8 +248,8 @@ fn long_batches_are_split() {
         running.expect("list");
         let mut n_pods = 0;
         while n_pods < 300 {
-            match running.inbox.recv_timeout(PATIENCE).unwrap().0 {
-                Input::Watch { events, .. } => {
+            match running.inbox.recv_timeout(PATIENCE).unwrap() {
+                Message::Input(Input::Watch { events, .. }) => {
                     assert!(events.len() <= WATCH_BATCH_MAX);
                     for event in events {
                         n_pods += 1;
@@ -300,9 +284,9 @@ fn blindness_between_watches_is_told_and_its_end_too() {
         running.expect("list");
         let mut told = Vec::new();
         while !told.iter().any(|what: &String| what == "opened") {
-            match running.inbox.recv_timeout(PATIENCE).unwrap().0 {
-                Input::ReadRefused { refusal } => told.push(refusal.to_string()),
-                Input::WatchOpened => told.push("opened".to_owned()),
+            match running.inbox.recv_timeout(PATIENCE).unwrap() {
+                Message::ReadRefused(refusal) => told.push(refusal.to_string()),
+                Message::Input(Input::WatchOpened) => told.push("opened".to_owned()),
                 _ => {}
             }
         }
@@ -454,7 +438,7 @@ fn a_relist_ends_a_blocked_read() {
             running.expect("list Watch [] epoch 0 at 10");
             running.expect_request("list");
             running.expect_request("watch 10");
-            running.epoch.store(1, Ordering::Relaxed);
+            running.watermark.publish(Watermark { epoch: 1, position: None });
             let requested_at = Instant::now();
             running.control.relist();
             running.expect_request("list");

@@ -6,12 +6,13 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::TrySendError;
 
+use crate::inbox::Message;
 use crate::watch::lines::{Batch, Lines};
 use crate::watch::lister::Lister;
 use posse_base::time::Millis;
 use posse_core::machines::watch::{WatchEnd, WatchMachine, WatchStep};
 use posse_core::model::event::RestartKind;
-use posse_core::model::input::{Input, ListSource, PodEvent, Watermark};
+use posse_core::model::input::{Input, ListSource, PodEvent};
 use posse_core::model::refusal::{Refusal, RefusalClass};
 use posse_kube::http::Stream;
 use posse_wire::k8s::watch::{Encoded, LineEvent, parse_event};
@@ -30,7 +31,7 @@ const READ_BYTES_LARGE: usize = 32 << 10;
 const BLIND_TOLD_MS: u64 = 1_500;
 
 /// Runs the watch until it is stopped or the inbox is closed.
-pub fn watch<M: From<Input> + From<Refusal>, F: Fn() -> Watermark>(lister: &Lister<M, F>) {
+pub fn watch(lister: &Lister) {
     let mut watcher = Watcher {
         lister,
         machine: WatchMachine::new(lister.rng.clone()),
@@ -44,8 +45,8 @@ pub fn watch<M: From<Input> + From<Refusal>, F: Fn() -> Watermark>(lister: &List
     log::debug!("the watch thread ends; the inbox was full {} times", lister.control.n_overruns());
 }
 
-struct Watcher<'a, M, F> {
-    lister: &'a Lister<M, F>,
+struct Watcher<'a> {
+    lister: &'a Lister,
     machine: WatchMachine,
     /// The watermark's epoch when the last LIST was sent.
     epoch: u32,
@@ -54,7 +55,7 @@ struct Watcher<'a, M, F> {
     is_refused: bool,
 }
 
-impl<M: From<Input> + From<Refusal>, F: Fn() -> Watermark> Watcher<'_, M, F> {
+impl Watcher<'_> {
     fn turn(&mut self) {
         if self.lister.control.take_request().is_some() {
             self.machine.relist(self.now());
@@ -92,14 +93,14 @@ impl<M: From<Input> + From<Refusal>, F: Fn() -> Watermark> Watcher<'_, M, F> {
                 // That a version is too old is a normal answer.
                 if refusal.class != RefusalClass::Expired && !self.lister.control.is_interrupted() {
                     self.is_refused = true;
-                    self.report(M::from(refusal.clone()));
+                    self.report(Message::ReadRefused(refusal.clone()));
                 }
                 WatchEnd::Refused(refusal)
             }
             Ok(mut stream) => {
                 self.machine.on_opened(self.now());
                 if std::mem::take(&mut self.is_refused) {
-                    self.report(M::from(Input::WatchOpened));
+                    self.report(Message::Input(Input::WatchOpened));
                 }
                 self.read(&mut stream)
             }
@@ -120,7 +121,7 @@ impl<M: From<Input> + From<Refusal>, F: Fn() -> Watermark> Watcher<'_, M, F> {
         if blind_ms > BLIND_TOLD_MS && !matches!(end, WatchEnd::Refused(_)) {
             self.is_refused = true;
             let what = format!("{cause}; posse does not see its pods for {} s", blind_ms / 1_000);
-            self.report(M::from(Refusal::local(RefusalClass::Transient, what)));
+            self.report(Message::ReadRefused(Refusal::local(RefusalClass::Transient, what)));
         }
         self.report_restart(end.kind(), cause);
     }
@@ -182,7 +183,8 @@ impl<M: From<Input> + From<Refusal>, F: Fn() -> Watermark> Watcher<'_, M, F> {
         if events.is_empty() {
             return Ok(());
         }
-        match self.lister.inbox.try_send(M::from(Input::Watch { epoch: self.epoch, events })) {
+        let message = Message::Input(Input::Watch { epoch: self.epoch, events });
+        match self.lister.inbox.try_send(message) {
             Ok(()) => Ok(()),
             Err(TrySendError::Full(_)) => {
                 self.lister.control.count_overrun();
@@ -196,11 +198,11 @@ impl<M: From<Input> + From<Refusal>, F: Fn() -> Watermark> Watcher<'_, M, F> {
     }
 
     fn report_restart(&mut self, kind: RestartKind, cause: String) {
-        self.report(M::from(Input::WatchRestarted { kind, cause }));
+        self.report(Message::Input(Input::WatchRestarted { kind, cause }));
     }
 
     /// Sends what is informational and may be lost if the inbox is full.
-    fn report(&mut self, message: M) {
+    fn report(&mut self, message: Message) {
         if let Err(TrySendError::Disconnected(_)) = self.lister.inbox.try_send(message) {
             self.is_inbox_closed = true;
         }
