@@ -23,7 +23,7 @@ use posse_base::rng::Rng;
 use posse_core::machines::lease::LeaseRelease;
 use posse_core::machines::retry::{RetryLimit, RetryRule};
 use posse_core::model::ids::ExecutorId;
-use posse_core::model::input::{Input, ListSource};
+use posse_core::model::input::Input;
 use posse_kube::api::driver_pod::DriverPod;
 use posse_kube::api::orphans::AppExecutors;
 use posse_kube::api::pods::{Pods, WATCH_IDLE};
@@ -147,7 +147,7 @@ impl<'a> Threads<'a> {
 impl Upstream for Threads<'_> {
     fn poll(&self) {
         if let Some(poll) = &self.poll {
-            poll.control.request_list(ListSource::Poll);
+            poll.control.request_list();
         }
     }
 

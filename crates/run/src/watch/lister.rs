@@ -36,7 +36,7 @@ struct Shared {
 #[derive(Debug, Default)]
 struct State {
     is_stopped: bool,
-    requested: Option<ListSource>,
+    is_list_requested: bool,
     /// Shuts down the connection that the thread is reading from.
     streams: Option<StreamHandle>,
 }
@@ -70,20 +70,15 @@ impl ListerControl {
     pub fn relist(&self) {
         let streams = {
             let mut state = self.lock();
-            state.requested = Some(ListSource::Watch);
+            state.is_list_requested = true;
             state.streams.take()
         };
         self.interrupt(streams);
     }
 
     /// Requests a LIST from the poller. A LIST in progress is read to its end first.
-    pub fn request_list(&self, source: ListSource) {
-        let mut state = self.lock();
-        // A LIST for the shutdown must not be replaced by one for the poll.
-        if state.requested != Some(ListSource::Stop) {
-            state.requested = Some(source);
-        }
-        drop(state);
+    pub fn request_list(&self) {
+        self.lock().is_list_requested = true;
         self.interrupt(None);
     }
 
@@ -103,11 +98,11 @@ impl ListerControl {
     /// True if the streams were or will be shut down from here: their errors say nothing about the server.
     pub(super) fn is_interrupted(&self) -> bool {
         let state = self.lock();
-        state.is_stopped || state.requested.is_some()
+        state.is_stopped || state.is_list_requested
     }
 
-    pub(super) fn take_request(&self) -> Option<ListSource> {
-        self.lock().requested.take()
+    pub(super) fn take_request(&self) -> bool {
+        std::mem::take(&mut self.lock().is_list_requested)
     }
 
     /// Lets other threads shut down `streams` from now on. False if the thread was stopped already.

@@ -19,11 +19,8 @@ pub fn poll(lister: &Lister, interval: Duration) {
     let now = lister.clock.now();
     let mut retry = Retry::new(RULE, now, Rng::new(rng.next_u64()));
     let mut due = Some(next_due(interval, now, &mut rng));
-    // Who needs the next LIST; kept until one succeeds.
-    let mut source = ListSource::Poll;
     while !lister.control.is_stopped() {
-        if let Some(requested) = lister.control.take_request() {
-            source = requested;
+        if lister.control.take_request() {
             due = Some(lister.clock.now());
         }
         let now = lister.clock.now();
@@ -31,11 +28,10 @@ pub fn poll(lister: &Lister, interval: Duration) {
             lister.control.wait(due.and_then(|due| lister.clock.instant(due)));
             continue;
         }
-        match lister.list(source) {
+        match lister.list(ListSource::Poll) {
             None => break,
             Some(Ok(_)) => {
                 retry.on_success(lister.clock.now());
-                source = ListSource::Poll;
                 due = Some(next_due(interval, lister.clock.now(), &mut rng));
             }
             Some(Err(refusal)) => {

@@ -17,7 +17,7 @@ use posse_base::clock::Clock;
 use posse_base::rng::Rng;
 use posse_core::machines::watch::WatchEnd;
 use posse_core::model::ids::ExecutorId;
-use posse_core::model::input::{Input, ListPage, ListSource, PodEvent, Watermark};
+use posse_core::model::input::{Input, ListPage, PodEvent, Watermark};
 use posse_kube::api::pods::Pods;
 use posse_testing::{Answer, PATIENCE, TestServer, plain_client};
 use posse_wire::k8s::labels::Selection;
@@ -547,11 +547,11 @@ fn the_poller_lists_on_schedule_and_on_request() {
     });
     let answers = vec![refused(503, ""), list("10", &[]), list("11", &[])];
     check(Body::Poll(Duration::from_secs(3_600)), answers, |running| {
-        running.control.request_list(ListSource::Stop);
+        running.control.request_list();
         // The first answer is an error, so the requested list is still needed.
         running.expect("refused: ");
-        running.expect("list Stop [] epoch 0 at 10");
-        running.control.request_list(ListSource::Poll);
+        running.expect("list Poll [] epoch 0 at 10");
+        running.control.request_list();
         running.expect("list Poll [] epoch 0 at 11");
     });
 }

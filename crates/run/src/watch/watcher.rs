@@ -57,7 +57,7 @@ struct Watcher<'a> {
 
 impl Watcher<'_> {
     fn turn(&mut self) {
-        if self.lister.control.take_request().is_some() {
+        if self.lister.control.take_request() {
             self.machine.relist(self.now());
         }
         match self.machine.next(self.now()) {
@@ -110,7 +110,7 @@ impl Watcher<'_> {
         if self.lister.control.is_stopped() || self.is_inbox_closed {
             return;
         }
-        if self.lister.control.take_request().is_some() {
+        if self.lister.control.take_request() {
             end = WatchEnd::RelistRequested;
         }
         let Some(cause) = self.machine.on_ended(&end, self.now()) else {
