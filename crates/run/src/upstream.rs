@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Sender, bounded};
 use log::warn;
 
-use crate::engine::Upstream;
 use crate::inbox::Message;
 use crate::leases::orphans::OrphanCleanupThread;
 use crate::leases::{IdStore, RunLeases};
@@ -67,7 +66,9 @@ struct ListerThread {
 pub struct Threads<'a> {
     watch: ListerThread,
     poll: Option<ListerThread>,
-    orphans: Option<(Sender<()>, Worker)>,
+    orphans: Worker,
+    /// Closing it ends the orphan cleanup.
+    start_cleanup: Sender<()>,
     leases: RunLeases,
     inbox: &'a Sender<Message>,
 }
@@ -80,7 +81,7 @@ impl<'a> Threads<'a> {
         inbox: &'a Sender<Message>,
         watermark: &Arc<SharedWatermark>,
         leases: RunLeases,
-        orphans: Option<OrphanSettings>,
+        orphans: OrphanSettings,
     ) -> io::Result<Self> {
         let mut rng = Rng::new(settings.seed);
         let mut lister = || Lister {
@@ -96,28 +97,26 @@ impl<'a> Threads<'a> {
         let control = watcher.control.clone();
         let thread = Worker::start("watch", STACK_BYTES, move || watch(&watcher))?;
         let watch = ListerThread { control, thread };
-        let mut threads = Self { watch, poll: None, orphans: None, leases, inbox };
+        let mut poller = None;
         if settings.poll_interval_ms > 0 {
             let lister = lister();
             let control = lister.control.clone();
             let interval = Duration::from_millis(settings.poll_interval_ms);
             let thread = Worker::start("poll", STACK_BYTES, move || poll(&lister, interval))?;
-            threads.poll = Some(ListerThread { control, thread });
+            poller = Some(ListerThread { control, thread });
         }
-        if let Some(OrphanSettings { pods: others, is_exclusive }) = orphans {
-            let (sender, start) = bounded(1);
-            let cleanup = OrphanCleanupThread {
-                pods: others,
-                own_instance: pods.selection().instance.clone(),
-                is_exclusive,
-                start,
-                clock: settings.clock,
-                rng: Rng::new(rng.next_u64()),
-            };
-            let body = move || cleanup.run();
-            threads.orphans = Some((sender, Worker::start("orphans", STACK_BYTES, body)?));
-        }
-        Ok(threads)
+        let OrphanSettings { pods: others, is_exclusive } = orphans;
+        let (start_cleanup, start) = bounded(1);
+        let cleanup = OrphanCleanupThread {
+            pods: others,
+            own_instance: pods.selection().instance.clone(),
+            is_exclusive,
+            start,
+            clock: settings.clock,
+            rng: Rng::new(rng.next_u64()),
+        };
+        let orphans = Worker::start("orphans", STACK_BYTES, move || cleanup.run())?;
+        Ok(Self { watch, poll: poller, orphans, start_cleanup, leases, inbox })
     }
 
     /// Stops the watch, the poll and the orphan cleanup, then releases the Leases. Each wait has a
@@ -127,13 +126,12 @@ impl<'a> Threads<'a> {
         for lister in &listers {
             lister.control.stop();
         }
-        // Dropping the sender ends the thread.
-        let orphans = self.orphans.map(|(_, thread)| thread);
+        drop(self.start_cleanup);
         let deadline = Instant::now() + LISTERS_TIMEOUT;
         let running = listers
             .into_iter()
             .map(|lister| lister.thread)
-            .chain(orphans)
+            .chain([self.orphans])
             .filter_map(|thread| {
                 let name = thread.name();
                 (!thread.join_by(deadline)).then_some(name)
@@ -144,25 +142,29 @@ impl<'a> Threads<'a> {
     }
 }
 
-impl Upstream for Threads<'_> {
-    fn poll(&self) {
+/// Requests of the engine.
+impl Threads<'_> {
+    /// Sends a LIST now, in addition to the watch.
+    pub fn poll(&self) {
         if let Some(poll) = &self.poll {
             poll.control.request_list();
         }
     }
 
-    fn start_orphan_cleanup(&self) {
-        if let Some((start, _)) = &self.orphans {
-            // If a message waits already, it means the same.
-            let _ = start.try_send(());
-        }
+    /// The first LIST is applied, or the application's Lease is held again.
+    pub fn start_orphan_cleanup(&self) {
+        // If a message waits already, it means the same.
+        let _ = self.start_cleanup.try_send(());
     }
 
-    fn relist(&self) {
+    /// The snapshot is invalid: ends the watch, and lists under the new epoch.
+    pub fn relist(&self) {
         self.watch.control.relist();
     }
 
-    fn reserve_ids(&self, up_to: ExecutorId) -> bool {
+    /// Stores this highest id on the server; `Input::IdsReserved` reports success. False: the request was dropped, and
+    /// must be repeated.
+    pub fn reserve_ids(&self, up_to: ExecutorId) -> bool {
         match &self.leases.ids {
             IdStore::Lease(lease) => lease.reserve(up_to),
             IdStore::DriverPod(pod) => store_on_pod(pod.clone(), up_to, self.inbox.clone()),
@@ -192,43 +194,33 @@ fn store_on_pod(pod: DriverPod, up_to: ExecutorId, inbox: Sender<Message>) -> bo
 
 #[cfg(test)]
 mod tests {
-    use crossbeam_channel::bounded;
-
     use super::*;
     use crate::inbox::inbox;
     use posse_testing::{Answer, TestServer, plain_client};
     use posse_wire::k8s::labels::Selection;
     use posse_wire::pod::build::OwnerRef;
+
     const EMPTY_LIST: &str = r#"{"metadata":{"resourceVersion":"7"},"items":[]}"#;
 
-    fn selection() -> Selection {
-        Selection { app: "w".to_owned(), instance: "a1b2c".to_owned() }
-    }
-
-    /// Answers with empty lists and with watches that deliver nothing.
-    fn quiet_server() -> TestServer {
-        TestServer::start(None, |seen| match seen.line().contains("watch=1") {
+    #[test]
+    fn a_stop_ends_blocked_reads() {
+        // Empty lists, and watches that deliver nothing.
+        let server = TestServer::start(None, |seen| match seen.line().contains("watch=1") {
             true => {
                 Answer::Stall(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n".to_vec())
             }
             false => Answer::json(200, EMPTY_LIST),
-        })
-    }
-
-    fn settings(clock: Clock) -> WatchSettings {
-        WatchSettings { clock, seed: 1, poll_interval_ms: 300_000 }
-    }
-
-    #[test]
-    fn a_stop_ends_blocked_reads() {
-        let server = quiet_server();
-        let pods = Pods::new(plain_client(server.address), "ns", selection());
+        });
+        let http = plain_client(server.address);
+        let others = AppExecutors::new(http.clone(), "ns", Some("w"));
+        let orphans = OrphanSettings { pods: others, is_exclusive: false };
+        let selection = Selection { app: "w".to_owned(), instance: "a1b2c".to_owned() };
+        let pods = Pods::new(http, "ns", selection);
         let (sender, receiver) = inbox();
         let watermark = Arc::new(SharedWatermark::default());
-        let clock = Clock::start();
+        let watch = WatchSettings { clock: Clock::start(), seed: 1, poll_interval_ms: 300_000 };
         let leases = RunLeases { application: None, ids: IdStore::None };
-        let threads =
-            Threads::start(&pods, settings(clock), &sender, &watermark, leases, None).unwrap();
+        let threads = Threads::start(&pods, watch, &sender, &watermark, leases, orphans).unwrap();
         let first = receiver.recv_timeout(Duration::from_secs(120)).unwrap();
         assert!(matches!(first, Message::Input(Input::List(_))), "{first:?}");
         while !server.wait().line().contains("watch=1") {}

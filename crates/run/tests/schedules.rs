@@ -28,7 +28,6 @@ use posse_kube::api::orphans::AppExecutors;
 use posse_kube::api::pods::Pods;
 use posse_kube::http::Http;
 use posse_run::claims::SlotClaims;
-use posse_run::engine::Upstream as _;
 use posse_run::events::EventLog;
 use posse_run::leases::{IdStore, RunLeases};
 use posse_run::pod_groups::PodGroups;
@@ -116,7 +115,7 @@ fn one_run(http: &Http, folder: &Path, order: Order) {
     let leases = RunLeases { application: None, ids: IdStore::None };
     let others = AppExecutors::new(http.clone(), "n", Some("a"));
     let orphans = OrphanSettings { pods: others, is_exclusive: false };
-    let threads = Threads::start(&pods, watch, &sender, &watermark, leases, Some(orphans)).unwrap();
+    let threads = Threads::start(&pods, watch, &sender, &watermark, leases, orphans).unwrap();
     let requests = Requests {
         pods,
         claims: SlotClaims::new(Objects::new(http.clone(), Some("n")), selection),

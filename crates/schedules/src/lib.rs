@@ -31,7 +31,7 @@ pub mod sync {
 }
 
 // What these threads use, and what does not wait for others of them.
-pub use posse_run::{claims, engine, events, pod_groups, task_outputs};
+pub use posse_run::{claims, events, pod_groups, task_outputs};
 
 #[path = "../../run/src/inbox.rs"]
 pub mod inbox;

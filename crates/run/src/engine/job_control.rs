@@ -3,7 +3,7 @@
 use log::warn;
 
 use crate::driver::DriverStop;
-use crate::engine::{Engine, Upstream};
+use crate::engine::Engine;
 use crate::signals::Signal;
 use posse_base::time::Millis;
 use posse_process::job;
@@ -11,7 +11,7 @@ use posse_process::job;
 /// How often posse looks whether it is in the foreground again, in milliseconds.
 const FOREGROUND_CHECK_MS: u64 = 500;
 
-impl<U: Upstream> Engine<'_, U> {
+impl Engine<'_> {
     /// Handles a signal of job control. False for other signals.
     pub(super) fn on_terminal_signal(&mut self, signal: Signal) -> bool {
         match signal {

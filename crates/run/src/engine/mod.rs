@@ -24,6 +24,7 @@ use crate::log_lines::{EventLogger, describe_verdict};
 use crate::metrics::RunMetrics;
 use crate::record::RecordThread;
 use crate::signals::{Signal, Signals};
+use crate::upstream::Threads;
 use crate::watermark::SharedWatermark;
 use crate::worker::Worker;
 use crate::writers::Writers;
@@ -36,7 +37,6 @@ use posse_core::machines::startup::StartStep;
 use posse_core::model::action::{Action, RunVerdict};
 use posse_core::model::command::{Command, Reply};
 use posse_core::model::fact::Fact;
-use posse_core::model::ids::ExecutorId;
 use posse_core::model::input::Input;
 use posse_core::model::status::DriverStatus;
 use posse_core::reconciler::Reconciler;
@@ -56,22 +56,6 @@ const TURN_SLOW: Duration = Duration::from_millis(100);
 /// The stack of the thread that asks for the Job, bytes.
 const JOB_STACK_BYTES: usize = 256 << 10;
 
-/// Requests of the engine to the threads that talk to the API server.
-pub trait Upstream {
-    /// Send a LIST now, in addition to the watch.
-    fn poll(&self);
-
-    /// The snapshot is invalid: end the watch and LIST under the new epoch.
-    fn relist(&self);
-
-    /// The first LIST is applied, or the application's Lease is held again: start the orphan cleanup.
-    fn start_orphan_cleanup(&self);
-
-    /// Store this highest id on the server; `Input::IdsReserved` reports success. False: the request
-    /// was dropped and must be repeated.
-    fn reserve_ids(&self, up_to: ExecutorId) -> bool;
-}
-
 /// How the driver is started, and when it counts as ready.
 #[derive(Clone, Debug)]
 pub struct DriverPlan {
@@ -86,7 +70,7 @@ pub struct DriverPlan {
 
 /// The reconciler thread.
 #[derive(Debug)]
-pub struct Engine<'a, U> {
+pub struct Engine<'a> {
     pub core: Reconciler,
     pub finish: Shutdown,
     pub lease_terms: LeaseTerms,
@@ -95,7 +79,7 @@ pub struct Engine<'a, U> {
     pub sender: Sender<Message>,
     pub signals: &'a Signals,
     pub writers: Writers,
-    pub upstream: &'a U,
+    pub upstream: &'a Threads<'a>,
     pub watermark: &'a SharedWatermark,
     pub liveness: Arc<Liveness>,
     pub log: Arc<EventLog>,
@@ -173,7 +157,7 @@ pub struct Ended {
     pub record: Option<(RecordThread, Vec<Fact>)>,
 }
 
-impl<U: Upstream> Engine<'_, U> {
+impl Engine<'_> {
     /// Runs until the shutdown is complete.
     pub fn run(mut self) -> Ended {
         loop {

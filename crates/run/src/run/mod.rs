@@ -409,7 +409,7 @@ impl Run<'_> {
         let record = self.restore(&mut core, found, &opened.templates, &sender)?;
         let pods = self.pods(&selection);
         let watermark = Arc::new(SharedWatermark::default());
-        let (watch, orphans) = (self.watch_settings(rng.next_u64()), Some(self.orphans()));
+        let (watch, orphans) = (self.watch_settings(rng.next_u64()), self.orphans());
         let threads = Threads::start(&pods, watch, &sender, &watermark, leases, orphans)
             .map_err(|error| RunError::System(format!("threads: {error}")))?;
         let requests = self.requests(opened, pods.with_write_limit(write_limit));
