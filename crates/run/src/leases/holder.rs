@@ -3,6 +3,7 @@
 use std::{fs, io, process};
 
 use posse_core::machines::lease::{HolderState, LeaseIdentity, LeaseTerms};
+use posse_process::tree;
 
 /// The identity of this process: the uid of its pod if posse is the pod's PID 1, otherwise this
 /// process of this host. If /proc does not tell the host, `nonce` takes its place; then others can
@@ -79,12 +80,9 @@ fn host() -> io::Result<String> {
 /// When a process started, in clock ticks since the boot; `None` for a zombie.
 fn start_time(pid: u32) -> io::Result<Option<u64>> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    // The name is in parentheses and may itself contain any character, parentheses included.
-    let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
-    let mut fields = fields.split_ascii_whitespace();
-    let state = fields.next();
-    let start_time = fields.nth(18).and_then(|field| field.parse().ok());
-    Ok(if matches!(state, Some("Z" | "X")) { None } else { start_time })
+    let fields = tree::fields(&stat).unwrap_or_default();
+    let has_ended = matches!(fields.first(), Some(&("Z" | "X")));
+    Ok(fields.get(19).filter(|_| !has_ended).and_then(|field| field.parse().ok()))
 }
 
 #[cfg(test)]
