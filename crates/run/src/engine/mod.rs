@@ -94,7 +94,7 @@ pub struct Engine<'a> {
 }
 
 /// The engine's own state between turns.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct EngineState {
     driver: Option<Driver>,
     driver_status: Option<DriverStatus>,
@@ -120,22 +120,7 @@ pub struct EngineState {
 
 impl EngineState {
     pub fn new(logger: EventLogger) -> Self {
-        Self {
-            driver: None,
-            driver_status: None,
-            ended_driver: None,
-            reaper: Reaper::new(),
-            reap_at: None,
-            probe: None,
-            logger,
-            interrupted_by: None,
-            leases: HeldLeases::default(),
-            promises: Promises::default(),
-            is_busy: false,
-            wants_terminal: false,
-            is_suspended: false,
-            foreground_check_at: None,
-        }
+        Self { reaper: Reaper::new(), logger, ..Self::default() }
     }
 }
 
