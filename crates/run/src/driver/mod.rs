@@ -132,14 +132,17 @@ impl fmt::Display for DriverEnd {
 }
 
 impl Driver {
-    /// Starts `command` in its own process group, with posse's stdin, stdout and stderr. What is the
+    /// Starts a program in its own process group, with posse's stdin, stdout and stderr. What is the
     /// terminal on stdin becomes a terminal that posse copies to and from that one. If posse is in
     /// the background there, the driver gets an empty stdin.
     ///
     /// # Errors
-    /// The command is empty, or the system cannot start it. Exit code 2, since the driver never ran.
-    pub fn start(command: &[String], env: &DriverEnv) -> Result<Self, DriverError> {
-        let (program, arguments) = command.split_first().ok_or(DriverError::Empty)?;
+    /// The system cannot start it. Exit code 2, since the driver never ran.
+    pub fn start(
+        program: &str,
+        arguments: &[String],
+        env: &DriverEnv,
+    ) -> Result<Self, DriverError> {
         let this = this_program().map_err(DriverError::Supervisor)?;
         let arguments = arguments.iter().map(OsString::from);
         let (first, args) = match &env.socket {
@@ -150,7 +153,7 @@ impl Driver {
             }
         };
         let launch = Launch { program: first, args, env: env.complete(), dir: OsString::new() };
-        let failed = |error| DriverError::Start { program: program.clone(), error };
+        let failed = |error| DriverError::Start { program: program.to_owned(), error };
         let (stdin, stdout, stderr) = (io::stdin(), io::stdout(), io::stderr());
         let modes = terminal::modes_of_stdin();
         let relayed = modes.as_ref().map(|modes| Relay::start(terminal::open()?, modes));
@@ -288,8 +291,6 @@ impl Driver {
 /// Why the driver could not be started.
 #[derive(Debug)]
 pub enum DriverError {
-    /// The command is empty.
-    Empty,
     /// The system could not start the program.
     Start { program: String, error: io::Error },
     /// The system could not start this program again.
@@ -299,7 +300,6 @@ pub enum DriverError {
 impl fmt::Display for DriverError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Empty => f.write_str("driver.command is empty"),
             Self::Start { program, error } if error.kind() == io::ErrorKind::NotFound => {
                 let remedy = match program.find('/') {
                     None => "no such program in PATH",
@@ -347,7 +347,6 @@ mod tests {
     }
 
     fn sh(script: &str) -> Driver {
-        let command = ["sh", "-c", script].map(str::to_owned);
         let env = DriverEnv {
             app: "w".into(),
             instance: "a1b2c".into(),
@@ -360,7 +359,7 @@ mod tests {
             credentials: Vec::new(),
             kubeconfig: Some("/kubeconfig".into()),
         };
-        Driver::start(&command, &env).unwrap()
+        Driver::start("sh", &["-c".to_owned(), script.to_owned()], &env).unwrap()
     }
 
     /// Waits for the driver's end by polling; the engine waits for SIGCHLD instead.
@@ -463,17 +462,15 @@ mod tests {
         let folder = Folder::new();
         let plain = folder.path().join("plain");
         fs::write(&plain, "text").unwrap();
-        let start = |words: &[&str]| {
-            let command: Vec<String> = words.iter().map(|&word| word.to_owned()).collect();
+        let start = |program: &str| {
             let env = DriverEnv::default();
-            Driver::start(&command, &env).expect_err("it cannot start").to_string()
+            Driver::start(program, &[], &env).expect_err("it cannot start").to_string()
         };
-        assert_eq!(start(&[]), "driver.command is empty");
-        assert!(start(&["no-such-program-here"]).contains("in PATH"));
-        assert!(start(&["/no/such/file"]).contains("does not exist"));
-        let relative = start(&["./no-such-file"]);
+        assert!(start("no-such-program-here").contains("in PATH"));
+        assert!(start("/no/such/file").contains("does not exist"));
+        let relative = start("./no-such-file");
         assert!(relative.ends_with("its path starts at the folder in which posse was started"));
-        assert!(start(&[plain.to_str().unwrap()]).contains("it may not be executed"));
-        assert!(start(&[folder.path().to_str().unwrap()]).contains("it is a folder"));
+        assert!(start(plain.to_str().unwrap()).contains("it may not be executed"));
+        assert!(start(folder.path().to_str().unwrap()).contains("it is a folder"));
     }
 }

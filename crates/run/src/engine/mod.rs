@@ -414,8 +414,8 @@ impl Engine<'_> {
     fn start_driver(&mut self, now: Millis) {
         let plan = &self.driver_plan;
         let since = SystemTime::now();
-        if !plan.command.is_empty() {
-            match Driver::start(&plan.command, &plan.env) {
+        if let Some((program, arguments)) = plan.command.split_first() {
+            match Driver::start(program, arguments, &plan.env) {
                 Ok(driver) => {
                     let pid = driver.pid().as_raw_nonzero();
                     info!("driver started, pid {pid}");
