@@ -32,14 +32,6 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(60);
 /// How long the end of a run waits for a write that is under way.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Where a run keeps its record.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum RecordPlace {
-    /// ConfigMaps, which the Job of the driver owns, or else the driver's pod.
-    Cluster,
-    File(PathBuf),
-}
-
 /// What a record in the cluster is made with.
 #[derive(Clone, Debug)]
 pub struct ClusterPlace {

@@ -15,7 +15,7 @@ use crate::inbox::Message;
 use crate::job_pod::JobPod;
 use crate::leases::IdStore;
 use crate::leases::acquire::take_stop;
-use crate::record::{ClusterPlace, OpenError, Record, RecordPlace, RecordThread, is_of_name};
+use crate::record::{ClusterPlace, OpenError, Record, RecordThread, is_of_name};
 use crate::run::error::RunError;
 use crate::run::instance::AcquiredInstance;
 use crate::run::settings::RecordSetting;
@@ -64,22 +64,23 @@ impl Run<'_> {
     }
 
     fn find_record(&self, acquired: &AcquiredInstance) -> Result<FoundRecord, RunError> {
-        let (place, is_named) = match &self.settings.record {
+        // Without a file the record is in the cluster.
+        let (file, is_named) = match &self.settings.record {
             RecordSetting::Off => return Ok(FoundRecord::none(RecordUse::Off)),
-            RecordSetting::Cluster => (RecordPlace::Cluster, true),
-            RecordSetting::File(path) => (RecordPlace::File(path.clone()), true),
-            RecordSetting::Auto(_) if self.context.pod.is_some() => (RecordPlace::Cluster, false),
+            RecordSetting::Cluster => (None, true),
+            RecordSetting::File(path) => (Some(path.clone()), true),
+            RecordSetting::Auto(_) if self.context.pod.is_some() => (None, false),
             RecordSetting::Auto(Some(folder)) if self.settings.instance.is_some() => {
-                (RecordPlace::File(folder.join(self.file_name(&acquired.selection))), false)
+                (Some(folder.join(self.file_name(&acquired.selection))), false)
             }
             RecordSetting::Auto(_) => {
                 debug!("nothing is recorded: tasks end with this process");
                 return Ok(FoundRecord::none(RecordUse::Off));
             }
         };
-        let open = || match &place {
-            RecordPlace::Cluster => self.open_in_cluster(acquired),
-            RecordPlace::File(path) => Ok(self.open_in_file(path.clone(), is_named, acquired)),
+        let open = || match &file {
+            Some(path) => Ok(self.open_in_file(path.clone(), is_named, acquired)),
+            None => self.open_in_cluster(acquired),
         };
         let what = "the record of the run cannot be opened";
         match open_in_time(what, open, || self.was_recorded(), |delay| self.rest(delay))? {
