@@ -84,9 +84,7 @@ impl Running {
             thread::park_timeout(PAUSE);
         }
     }
-}
 
-impl Running {
     /// The same. That the command asks for a terminal is not seen.
     pub(crate) fn wait_or_asks(&mut self, timeout: Duration) -> Result<Option<ExitStatus>, Asks> {
         Ok(self.wait(Some(timeout)))

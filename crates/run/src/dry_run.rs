@@ -38,13 +38,6 @@ pub struct TemplateDryRun {
 }
 
 impl TemplateDryRun {
-    /// What the pods of this group have beside their template.
-    fn pods_of(&self, group: &GroupName) -> PodContext {
-        lock(&self.of_file).get(group).unwrap_or(&self.identity).clone()
-    }
-}
-
-impl TemplateDryRun {
     /// The pods of a group that a call has made, without asking the server.
     pub fn compile(
         &self,
@@ -70,7 +63,7 @@ impl TemplateDryRun {
                 format!("{} has `keep: application`, which {}", volume.name, NEEDS_EXCLUSIVE);
             return Err(CallError::new(VOLUMES, message));
         }
-        let pods = self.pods_of(group);
+        let pods = lock(&self.of_file).get(group).unwrap_or(&self.identity).clone();
         let identity = PodContext {
             group: group.as_str().to_owned(),
             settings: PodSettings {

@@ -400,12 +400,7 @@ mod tests {
             };
             Answer::Reply(200, "Content-Type: application/json\r\n", body.into())
         });
-        let pod = OwnerRef {
-            api_version: "v1".to_owned(),
-            kind: "Pod".to_owned(),
-            name: "p".to_owned(),
-            uid: "u".to_owned(),
-        };
+        let pod = OwnerRef::pod("p", "u");
         let signals = Signals::start().unwrap();
         let http = plain_client(server.address);
         let found = JobPod::find(&http, "ns", &pod, (3, 0), &signals);

@@ -150,14 +150,6 @@ struct Opened {
     _port: Option<DriverPort>,
 }
 
-impl Opened {
-    /// Deletes what the run has created beside its pods.
-    fn remove_objects(&self) {
-        self.claims.remove();
-        self.pod_groups.remove();
-    }
-}
-
 impl Run<'_> {
     fn run(&mut self) -> Result<ShutdownOutcome, RunError> {
         let (sender, receiver) = inbox();
@@ -475,7 +467,8 @@ impl Run<'_> {
         let is_needed = leaves_secret_tasks && is_last != Some(true);
         opened.secrets.stop(SecretRelease::of(keeps_secrets || is_needed));
         if is_clear && !keeps_secrets {
-            opened.remove_objects();
+            opened.claims.remove();
+            opened.pod_groups.remove();
         }
         // The last act under the Leases: until then another process could have to go on.
         if let Some((record, facts)) = done {
