@@ -103,19 +103,16 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Runs a command in this process's folder and environment, to which `env` is added. Returns the end of its standard output.
+/// Runs a command in this process's folder and environment. Returns the end of its standard output.
 ///
 /// # Errors
 /// It does not start, or does not end well and in time.
 pub fn run(
     words: &[String],
-    env: &[(String, String)],
     timeout: Duration,
     running: &RunningCommand,
 ) -> Result<String, Failure> {
-    let env = std::env::vars_os()
-        .chain(env.iter().map(|(name, value)| (name.into(), value.into())))
-        .collect();
+    let env = std::env::vars_os().collect();
     run_with(words, env, timeout, running, OUTPUT_BYTES_MAX).map(|output| output.end)
 }
 
@@ -284,7 +281,7 @@ mod tests {
 
     fn sh(script: &str, timeout: Duration) -> Result<String, String> {
         let words = ["sh", "-c", script].map(str::to_owned);
-        run(&words, &[], timeout, &RunningCommand::default()).map_err(|failure| failure.to_string())
+        run(&words, timeout, &RunningCommand::default()).map_err(|failure| failure.to_string())
     }
 
     #[track_caller]
@@ -305,8 +302,7 @@ mod tests {
         check("kill -9 $$", "was ended by a signal (signal: 9 (SIGKILL))");
         let long = sh("head -c 100000 /dev/zero | tr '\\0' x >&2; exit 1", PATIENCE).unwrap_err();
         assert!(long.len() < 600 && long.ends_with("xxx"), "{long}");
-        let missing =
-            run(&["/no/such/program".to_owned()], &[], PATIENCE, &RunningCommand::default());
+        let missing = run(&["/no/such/program".to_owned()], PATIENCE, &RunningCommand::default());
         assert!(missing.unwrap_err().what.starts_with("cannot be run: No such file"), "missing");
         assert_eq!(sh("echo a; echo 17", PATIENCE).unwrap(), "a\n17\n");
     }
@@ -379,7 +375,7 @@ mod tests {
         let began = Instant::now();
         let words = ["sleep", "600"].map(str::to_owned);
         thread::scope(|scope| {
-            let command = scope.spawn(|| run(&words, &[], PATIENCE * 10, &running));
+            let command = scope.spawn(|| run(&words, PATIENCE * 10, &running));
             while !matches!(*lock(&running.0), Slot::Running(_)) {
                 assert!(began.elapsed() < PATIENCE && !command.is_finished(), "it never ran");
                 thread::park_timeout(Duration::from_millis(2));
@@ -388,7 +384,7 @@ mod tests {
             assert!(command.join().unwrap().is_err());
         });
         assert!(began.elapsed() < PATIENCE);
-        let error = run(&words, &[], PATIENCE, &running).unwrap_err();
+        let error = run(&words, PATIENCE, &running).unwrap_err();
         assert_eq!(error.what, "was not started: the run ends");
     }
 }

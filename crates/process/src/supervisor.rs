@@ -152,7 +152,7 @@ impl Drop for Supervisor {
     fn drop(&mut self) {
         // Errors mean that it has ended.
         let _ = self.link.0.shutdown(Shutdown::Write);
-        if is_readable(&self.link.0, Some(END_TIMEOUT)) {
+        if is_readable(&self.link.0, Some(Instant::now() + END_TIMEOUT)) {
             let _ = self.child.wait();
         } else {
             let pid = self.child.id();
@@ -280,8 +280,7 @@ impl Running {
     ) -> Option<ExitStatus> {
         let deadline = timeout.map(|timeout| Instant::now() + timeout);
         while goes_on(self) {
-            let rest = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-            if !is_readable(&self.channel, rest) {
+            if !is_readable(&self.channel, deadline) {
                 return None;
             }
             match read_message(&mut self.channel) {
@@ -304,9 +303,8 @@ impl Running {
     }
 }
 
-/// True as soon as something can be read, or the other end is closed; false after `timeout`.
-fn is_readable(stream: &UnixStream, timeout: Option<Duration>) -> bool {
-    let deadline = timeout.map(|timeout| Instant::now() + timeout);
+/// True as soon as something can be read, or the other end is closed; false after `deadline`.
+fn is_readable(stream: &UnixStream, deadline: Option<Instant>) -> bool {
     loop {
         let rest = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         let rest = rest.and_then(|rest| Timespec::try_from(rest).ok());

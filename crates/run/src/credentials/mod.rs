@@ -266,7 +266,7 @@ impl Renewer {
         let fill = |word: &String| word.replace(DIR, dir).replace(MOUNT, &mount);
         let words: Vec<String> = words.iter().map(fill).collect();
         let timeout = Duration::from_millis(self.entry.timeout_ms);
-        command::run(&words, &[], timeout, &self.running).map_err(|failure| {
+        command::run(&words, timeout, &self.running).map_err(|failure| {
             let Failure { what, said, errors } = failure;
             let n_said = errors.n_bytes;
             if n_said == 0 {
@@ -478,7 +478,7 @@ mod tests {
             let dir = renewer.folder.begin().unwrap().display().to_string();
             let script = format!("printf s3cr3t-token >$0/token; {script}");
             let words = ["sh", "-c", &script, &dir].map(String::from);
-            command::run(&words, &[], Duration::from_secs(60), &renewer.running).unwrap();
+            command::run(&words, Duration::from_secs(60), &renewer.running).unwrap();
             assert_eq!(renewer.redacted("refused s3cr3t-token"), want);
         }
     }
