@@ -26,8 +26,6 @@ const JOB_LABEL: &str = "job-name";
 /// The Job that controls the driver's pod.
 #[derive(Clone, Debug)]
 pub struct DriverJob {
-    http: Http,
-    namespace: String,
     objects: Objects,
     job: JobName,
     /// The driver's pod.
@@ -67,8 +65,7 @@ impl DriverJob {
         let (pod, pod_name) = (Uid::new(&pod.uid), pod.name.clone());
         let objects = Objects::new(http.clone(), Some(namespace));
         let job = facts.job.filter(|_| facts.uid == pod);
-        let (http, namespace) = (http.clone(), namespace.to_owned());
-        Ok(job.map(|job| Self { http, namespace, objects, job, pod, pod_name }))
+        Ok(job.map(|job| Self { objects, job, pod, pod_name }))
     }
 
     /// The Job's name.
@@ -93,7 +90,7 @@ impl DriverJob {
 
     /// The executors of its application.
     pub fn executors(&self, app: &str) -> AppExecutors {
-        AppExecutors::new(self.http.clone(), &self.namespace, Some(app))
+        AppExecutors::of(&self.objects, app)
     }
 
     /// Whether it makes another pod after this one. False if it is gone.
@@ -118,7 +115,7 @@ impl DriverJob {
     /// The pods of the Job that wait for this one to end.
     pub fn standbys(&self) -> Result<Vec<String>, Refusal> {
         let selector = format!("{JOB_LABEL}={}", self.job.name);
-        let (pods, _) = self.objects.list(Kind::Pod, &selector, &PodDetails::parse)?;
+        let (pods, _) = self.objects.pods(&selector)?;
         let job = self.job.uid.to_string();
         let stands_by = |pod: &&PodDetails| {
             pod.facts.uid != self.pod && pod.is_live() && pod.meta.is_owned_by(&job)
@@ -153,7 +150,7 @@ impl DriverJob {
     /// is told of it.
     pub fn take_lead(&self, takeover: Option<&str>) -> Result<(), Refusal> {
         let selector = format!("{JOB_LABEL}={},{}", self.job.name, LEADER.0);
-        let (pods, _) = self.objects.list(Kind::Pod, &selector, &PodDetails::parse)?;
+        let (pods, _) = self.objects.pods(&selector)?;
         let (ours, others): (Vec<_>, _) = pods.iter().partition(|pod| pod.facts.uid == self.pod);
         for pod in others {
             let patch = json!({ "metadata": { "uid": pod.uid(), "labels": { LEADER.0: null } } });

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{
-    LIST_BYTES_MAX, LIST_PAGE_TIMEOUT, OBJECT_BYTES_MAX, Preconditions, call, delete_options, get,
+    LIST_BYTES_MAX, LIST_PAGE_TIMEOUT, OBJECT_BYTES_MAX, call, delete_options, get,
     managed_selector, object_path, open_stream, percent_encode, read, require_success,
     transport_refusal, unreadable, write, write_path,
 };
@@ -56,11 +56,8 @@ impl Leases {
 
     /// Deletes a Lease if its uid and resourceVersion are still those of `record`.
     pub fn delete(&self, name: &str, record: &Record) -> Result<(), Refusal> {
-        let preconditions = Preconditions {
-            uid: Some(record.uid.to_string()),
-            resource_version: Some(record.version_text.clone()),
-        };
-        let body = delete_options(None, Some(preconditions));
+        let uid = record.uid.to_string();
+        let body = delete_options(None, Some(&uid), Some(&record.version_text));
         let path = write_path(&self.path(Some(name)));
         let mut request = write(Method::Delete, path, &body, OBJECT_BYTES_MAX);
         request.timeout = LEASE_TIMEOUT;

@@ -23,11 +23,9 @@ use std::io::Read;
 use std::time::Duration;
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
-use serde::Serialize;
 use serde_json::json;
 
 use crate::http::{Http, JSON, Method, Request, Response, Stream, TransportError};
-use posse_core::model::ids::Uid;
 use posse_core::model::refusal::{Refusal, RefusalClass};
 use posse_wire::k8s::labels::{APP, FIELD_MANAGER, MANAGED_BY};
 use posse_wire::k8s::status::{Verb, check_size, refusal, unreadable};
@@ -60,16 +58,6 @@ const PROTOBUF: &str = "application/vnd.kubernetes.protobuf, application/json";
 const MERGE_PATCH: &str = "application/merge-patch+json";
 /// A merge patch that can also change an item of a list. For kinds that every server knows.
 const STRATEGIC_MERGE_PATCH: &str = "application/strategic-merge-patch+json";
-
-/// The server deletes the object only if its uid and version are these.
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Preconditions {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    uid: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    resource_version: Option<String>,
-}
 
 /// The class of a refusal for a request that got no answer.
 fn transport_refusal(error: TransportError) -> Refusal {
@@ -210,22 +198,20 @@ fn managed_selector(app: Option<&str>) -> String {
     app.map_or_else(|| all.clone(), |app| format!("{all},{APP}={app}"))
 }
 
-/// The body of a DELETE request.
-fn delete_options(grace_s: Option<u32>, preconditions: Option<Preconditions>) -> Vec<u8> {
+/// The body of a DELETE request. The server deletes only what has this uid and version.
+fn delete_options(grace_s: Option<u32>, uid: Option<&str>, version: Option<&str>) -> Vec<u8> {
     let mut options = json!({
         "apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background",
     });
     if let Some(grace_s) = grace_s {
         options["gracePeriodSeconds"] = json!(grace_s);
     }
-    if let Some(preconditions) = preconditions {
-        options["preconditions"] = json!(preconditions);
+    for (key, value) in [("uid", uid), ("resourceVersion", version)] {
+        if let Some(value) = value {
+            options["preconditions"][key] = json!(value);
+        }
     }
     options.to_string().into_bytes()
-}
-
-fn uid_precondition(uid: &Uid) -> Preconditions {
-    Preconditions { uid: Some(uid.to_string()), resource_version: None }
 }
 
 fn percent_encode(text: &str) -> String {

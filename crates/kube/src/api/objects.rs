@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 
 use super::{
     CALL_TIMEOUT, LIST_BYTES_MAX, LIST_PAGE_TIMEOUT, MERGE_PATCH, OBJECT_BYTES_MAX, PAGE_ITEMS,
-    Preconditions, call, delete_options, get, object_path, open_stream, percent_encode, read,
-    read_pages, restart_expired, write, write_path,
+    call, delete_options, get, object_path, open_stream, percent_encode, read, read_pages,
+    restart_expired, write, write_path,
 };
 use crate::api::dry_run::{DRY_RUN, check_answer};
 use crate::api::field_check::{STRICT, check_fields, check_job_answer};
@@ -241,8 +241,7 @@ impl Objects {
         uid: &str,
         grace_s: Option<u32>,
     ) -> Result<(), Refusal> {
-        let uid = Some(uid.to_owned());
-        self.delete_if(kind, name, grace_s, Preconditions { uid, resource_version: None })
+        self.delete_if(kind, name, &delete_options(grace_s, Some(uid), None))
     }
 
     /// Deletes this version of the object. Succeeds if it has changed or no longer exists.
@@ -253,20 +252,12 @@ impl Objects {
         uid: &str,
         version: &str,
     ) -> Result<(), Refusal> {
-        let [uid, version] = [uid, version].map(|text| Some(text.to_owned()));
-        self.delete_if(kind, name, None, Preconditions { uid, resource_version: version })
+        self.delete_if(kind, name, &delete_options(None, Some(uid), Some(version)))
     }
 
-    fn delete_if(
-        &self,
-        kind: Kind,
-        name: &str,
-        grace_s: Option<u32>,
-        preconditions: Preconditions,
-    ) -> Result<(), Refusal> {
-        let body = delete_options(grace_s, Some(preconditions));
+    fn delete_if(&self, kind: Kind, name: &str, options: &[u8]) -> Result<(), Refusal> {
         let path = write_path(&self.path(kind, Some(name)));
-        let request = write(Method::Delete, path, &body, OBJECT_BYTES_MAX);
+        let request = write(Method::Delete, path, options, OBJECT_BYTES_MAX);
         match call(&self.http, &request, Verb::Delete) {
             // A conflict means that another object has the name now, or another version.
             Err(refusal)

@@ -3,8 +3,8 @@
 
 use super::objects::{Kind, Objects};
 use super::{
-    OBJECT_BYTES_MAX, STRATEGIC_MERGE_PATCH, call, delete_options, managed_selector,
-    uid_precondition, write, write_path,
+    OBJECT_BYTES_MAX, STRATEGIC_MERGE_PATCH, call, delete_options, managed_selector, write,
+    write_path,
 };
 use serde_json::json;
 
@@ -20,7 +20,6 @@ use posse_wire::k8s::status::Verb;
 /// The executors of one application, or of all applications, in one namespace.
 #[derive(Clone, Debug)]
 pub struct AppExecutors {
-    http: Http,
     objects: Objects,
     app: Option<String>,
 }
@@ -28,14 +27,12 @@ pub struct AppExecutors {
 impl AppExecutors {
     /// The executors of `app`, or of every application if `app` is `None`.
     pub fn new(http: Http, namespace: &str, app: Option<&str>) -> Self {
-        let objects = Objects::new(http.clone(), Some(namespace));
-        Self { http, objects, app: app.map(str::to_owned) }
+        Self { objects: Objects::new(http, Some(namespace)), app: app.map(str::to_owned) }
     }
 
     /// The executors of `app`, where these objects are.
     pub fn of(objects: &Objects, app: &str) -> Self {
-        let (http, objects) = (objects.http().clone(), objects.clone());
-        Self { http, objects, app: Some(app.to_owned()) }
+        Self { objects: objects.clone(), app: Some(app.to_owned()) }
     }
 
     /// Reads the executors of all instances.
@@ -51,18 +48,18 @@ impl AppExecutors {
 
     /// Deletes this pod, if it still has the same uid. It leaves its group in a queue before.
     pub fn delete(&self, pod: &OrphanCandidate) -> Result<(), Refusal> {
+        let (http, uid) = (self.objects.http(), pod.uid.to_string());
         let path = write_path(&self.objects.path(Kind::Pod, Some(&pod.name)));
         if pod.is_held_by_queue {
-            let patch =
-                json!({"metadata": kueue::left_group(&pod.uid.to_string(), true)}).to_string();
+            let patch = json!({"metadata": kueue::left_group(&uid, true)}).to_string();
             let mut request =
                 write(Method::Patch, path.clone(), patch.as_bytes(), OBJECT_BYTES_MAX);
             request.content_type = STRATEGIC_MERGE_PATCH;
-            call(&self.http, &request, Verb::Patch)?;
+            call(http, &request, Verb::Patch)?;
         }
-        let body = delete_options(None, Some(uid_precondition(&pod.uid)));
+        let body = delete_options(None, Some(&uid), None);
         let request = write(Method::Delete, path, &body, OBJECT_BYTES_MAX);
-        call(&self.http, &request, Verb::Delete).map(drop)
+        call(http, &request, Verb::Delete).map(drop)
     }
 
     /// The state of what executors name as their owner.

@@ -59,7 +59,7 @@ pub fn create(http: &Http, root: &str, namespace: &str, object: &Value) -> Resul
 /// The server's refusal.
 pub fn delete(http: &Http, root: &str, namespace: &str, name: &str) -> Result<(), Refusal> {
     let path = write_path(&object_path(root, namespace, RESOURCE, Some(name)));
-    let body = delete_options(None, None);
+    let body = delete_options(None, None, None);
     let request = write(Method::Delete, path, &body, OBJECT_BYTES_MAX);
     match call(http, &request, Verb::Delete) {
         Err(refusal) if refusal.class == RefusalClass::NotFound => Ok(()),
@@ -81,7 +81,7 @@ pub fn delete_of(http: &Http, namespace: &str, instance: &Selection) -> Result<(
         };
         let path = write_path(&object_path(&root, namespace, RESOURCE, None));
         let path = format!("{path}&labelSelector={}", percent_encode(&selector));
-        let body = delete_options(None, None);
+        let body = delete_options(None, None, None);
         let request = write(Method::Delete, path, &body, LIST_BYTES_MAX);
         call(http, &request, Verb::Delete)?;
     }

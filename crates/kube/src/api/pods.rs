@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::{
     CALL_TIMEOUT, LIST_BYTES_MAX, LIST_PAGE_TIMEOUT, OBJECT_BYTES_MAX, PAGE_ITEMS, PROTOBUF,
     STRATEGIC_MERGE_PATCH, call, delete_options, get, object_path, open_stream, percent_encode,
-    read, read_pages, restart_expired, uid_precondition, write, write_path,
+    read, read_pages, restart_expired, write, write_path,
 };
 use crate::api::dry_run::{DRY_RUN, check_answer};
 use crate::api::field_check::{STRICT, check_fields};
@@ -285,7 +285,7 @@ impl Pods {
         uid: Option<&Uid>,
         grace_s: Option<u32>,
     ) -> Result<Option<Pod>, Refusal> {
-        let body = delete_options(grace_s, uid.map(uid_precondition));
+        let body = delete_options(grace_s, uid.map(Uid::to_string).as_deref(), None);
         let request =
             write(Method::Delete, write_path(&self.path(Some(name))), &body, OBJECT_BYTES_MAX);
         let (_, answer) = call(&self.protobuf(), &request, Verb::Delete)?;
@@ -302,7 +302,7 @@ impl Pods {
         grace_s: Option<u32>,
         extra_selector: Option<&str>,
     ) -> Result<(), Refusal> {
-        let body = delete_options(grace_s, None);
+        let body = delete_options(grace_s, None, None);
         let path = write_path(&self.path(None));
         let path = format!("{path}&{}", self.selector(extra_selector));
         let request = write(Method::Delete, path, &body, LIST_BYTES_MAX);

@@ -7,6 +7,7 @@ use super::preflight::version;
 use super::reviews::access_review;
 use super::*;
 use crate::testing::plain_client;
+use posse_core::model::ids::Uid;
 use posse_core::model::input::PodAnswer;
 use posse_core::model::pod::StartProblemKind;
 use posse_testing::{Answer, Seen as Asked, TestServer};
