@@ -11,7 +11,7 @@ use super::{
 use crate::api::dry_run::{DRY_RUN, check_answer};
 use crate::api::field_check::{STRICT, check_fields};
 use crate::http::{Http, Method, Request, STREAM_HEAD_TIMEOUT, Stream, StreamHandle, WriteLimit};
-use posse_core::model::ids::{Uid, Version};
+use posse_core::model::ids::Uid;
 use posse_core::model::input::{ListPage, PodAnswer};
 use posse_core::model::pod::Pod;
 use posse_core::model::refusal::{Refusal, RefusalClass};
@@ -37,22 +37,6 @@ const LOG_END_LINES: u32 = 10_000;
 /// How long a log may take to be read, and how long a pause in it may be.
 const LOG_READ_TIME_MAX: Duration = Duration::from_secs(30);
 const LOG_IDLE: Duration = Duration::from_secs(5);
-
-/// A LIST, or a page of it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct PodList {
-    pub pods: Vec<Pod>,
-    /// The resourceVersion of the list; `None` if it is not a number.
-    pub version: Option<Version>,
-    /// The resourceVersion as the server wrote it. A watch starts from this text.
-    pub version_text: String,
-}
-
-impl From<Page> for PodList {
-    fn from(page: Page) -> Self {
-        Self { pods: page.pods, version: page.version, version_text: page.version_text }
-    }
-}
 
 /// The pods of one instance in one namespace.
 #[derive(Clone, Debug)]
@@ -228,14 +212,14 @@ impl Pods {
 
     /// Reads all pods from a single, consistent state of the cluster. If the page tokens keep
     /// expiring, it asks for all pods in one answer. Pages of different versions are never mixed.
-    pub fn list(&self) -> Result<PodList, Refusal> {
-        let mut all = PodList::default();
-        self.list_each(|PodList { mut pods, version, version_text }, page| {
-            if page.number == 0 {
+    pub fn list(&self) -> Result<Page, Refusal> {
+        let mut all = Page::default();
+        self.list_each(|mut page, ListPage { number, .. }| {
+            if number == 0 {
                 all.pods.clear();
             }
-            all.pods.append(&mut pods);
-            (all.version, all.version_text) = (version, version_text);
+            all.pods.append(&mut page.pods);
+            (all.version, all.version_text) = (page.version, page.version_text);
             true
         })?;
         Ok(all)
@@ -243,14 +227,11 @@ impl Pods {
 
     /// Like `list`, and gives each page to `take` before it asks for the next one. After an expired token the
     /// first page comes again. If `take` gives false, the rest is not read.
-    pub fn list_each(
-        &self,
-        mut take: impl FnMut(PodList, ListPage) -> bool,
-    ) -> Result<(), Refusal> {
+    pub fn list_each(&self, mut take: impl FnMut(Page, ListPage) -> bool) -> Result<(), Refusal> {
         match restart_expired(|| self.list_pages(&mut take)) {
             Err(refusal) if refusal.class == RefusalClass::Expired => {
                 let page = self.page(format!("{}?{}", self.path(None), self.selector(None)))?;
-                take(page.into(), ListPage::WHOLE);
+                take(page, ListPage::WHOLE);
                 Ok(())
             }
             result => result,
@@ -339,7 +320,7 @@ impl Pods {
         write(Method::Post, path, body, OBJECT_BYTES_MAX)
     }
 
-    fn list_pages(&self, take: &mut impl FnMut(PodList, ListPage) -> bool) -> Result<(), Refusal> {
+    fn list_pages(&self, take: &mut impl FnMut(Page, ListPage) -> bool) -> Result<(), Refusal> {
         let first = format!("{}?{}&limit={PAGE_ITEMS}", self.path(None), self.selector(None));
         let mut first_version = None;
         let mut number = 0;
@@ -352,7 +333,7 @@ impl Pods {
                 return Err(Refusal { code: 410, ..refusal });
             }
             let next = page.next.take();
-            let is_wanted = take(page.into(), ListPage { number, is_last: next.is_none() });
+            let is_wanted = take(page, ListPage { number, is_last: next.is_none() });
             number += 1;
             Ok(next.filter(|_| is_wanted))
         })

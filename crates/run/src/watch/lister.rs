@@ -13,8 +13,9 @@ use posse_base::clock::Clock;
 use posse_base::rng::Rng;
 use posse_core::model::input::{Input, List, ListSource, Watermark};
 use posse_core::model::refusal::Refusal;
-use posse_kube::api::pods::{PodList, Pods};
+use posse_kube::api::pods::Pods;
 use posse_kube::http::StreamHandle;
+use posse_wire::k8s::list::Page;
 
 /// While the inbox is full, a thread with a finished LIST checks for a stop request this often.
 const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(50);
@@ -163,7 +164,7 @@ impl Lister {
             return None;
         }
         let (mut list_version, mut n_pods, mut is_delivered) = (String::new(), 0, true);
-        let listed = pods.list_each(|PodList { pods, version, version_text }, page| {
+        let listed = pods.list_each(|Page { pods, version, version_text, .. }, page| {
             n_pods = if page.number == 0 { pods.len() } else { n_pods + pods.len() };
             list_version = version_text;
             let list = List { source, page, pods, version, watermark };

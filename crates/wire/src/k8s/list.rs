@@ -23,8 +23,8 @@ const POD_LIST: &str = "PodList";
 /// The kind of a list of any objects of which only the metadata was asked for.
 const METADATA_LIST: &str = "PartialObjectMetadataList";
 
-/// One page.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// One page, or several of one version.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Page {
     /// This instance's pods.
     pub pods: Vec<Pod>,
