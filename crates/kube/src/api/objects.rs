@@ -134,8 +134,7 @@ impl Objects {
     /// The same objects, and a handle that ends their streams.
     #[must_use]
     pub fn with_own_streams(&self) -> (Self, StreamHandle) {
-        let http = self.http.with_own_streams();
-        let handle = http.stream_handle();
+        let (http, handle) = self.http.with_own_streams();
         (Self { http, namespace: self.namespace.clone() }, handle)
     }
 

@@ -63,16 +63,14 @@ impl Pods {
     /// one of them must not delay the shutdown.
     #[must_use]
     pub fn with_own_streams(&self) -> (Self, StreamHandle) {
-        let http = self.http.with_own_streams();
-        let handle = http.stream_handle();
+        let (http, handle) = self.http.with_own_streams();
         (Self { http, lists_stream: true, ..self.clone() }, handle)
     }
 
     /// The same pods, with a latest time for writes.
     #[must_use]
     pub fn with_write_limit(self, limit: Option<WriteLimit>) -> Self {
-        let http = limit.map(|limit| self.http.with_write_limit(limit));
-        Self { http: http.unwrap_or_else(|| self.http.clone()), ..self }
+        Self { http: self.http.with_write_limit(limit), ..self }
     }
 
     /// Creates a pod.

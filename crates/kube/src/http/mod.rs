@@ -282,11 +282,11 @@ impl Http {
         Self { limits_plugin: true, ..self.clone() }
     }
 
-    /// The same client, whose writes have a latest time: none is sent after it, and none waits for its
-    /// answer beyond it.
+    /// The same client, whose writes have a latest time, if there is one: none is sent after it, and none
+    /// waits for its answer beyond it.
     #[must_use]
-    pub fn with_write_limit(&self, limit: WriteLimit) -> Self {
-        Self { writes: Some(limit), ..self.clone() }
+    pub fn with_write_limit(&self, writes: Option<WriteLimit>) -> Self {
+        Self { writes, ..self.clone() }
     }
 
     /// The same client, which accepts other encodings than JSON.
@@ -379,8 +379,8 @@ impl Http {
     }
 
     /// Sends a GET whose body is read while it arrives. It fails if the answer does not begin within
-    /// `head_timeout`. The stream ends if no byte arrives for `idle_timeout`, or if the `stream_handle` is
-    /// used.
+    /// `head_timeout`. The stream ends if no byte arrives for `idle_timeout`, or if the handle of
+    /// `with_own_streams` is used.
     ///
     /// # Errors
     /// As `call`.
@@ -407,15 +407,11 @@ impl Http {
         Ok(Stream::new(self.shared.send_with_retries(&parts, &agent)?, idle_timeout))
     }
 
-    /// A handle that ends the streams of this client and its clones from any thread.
-    pub fn stream_handle(&self) -> StreamHandle {
-        self.streams.clone()
-    }
-
-    /// The same client with separate streams: handles of the other clients do not end them.
+    /// The same client with separate streams, and a handle that ends them from any thread.
     #[must_use]
-    pub fn with_own_streams(&self) -> Self {
-        Self { streams: StreamHandle::default(), ..self.clone() }
+    pub fn with_own_streams(&self) -> (Self, StreamHandle) {
+        let streams = StreamHandle::default();
+        (Self { streams: streams.clone(), ..self.clone() }, streams)
     }
 }
 

@@ -152,8 +152,7 @@ impl Run<'_> {
 
     /// The objects of the namespace, for writes while the Lease is held.
     pub(super) fn objects(&self, limit: Option<WriteLimit>) -> Objects {
-        let http = limit.map(|limit| self.server.http.with_write_limit(limit));
-        let http = http.unwrap_or_else(|| self.server.http.clone());
+        let http = self.server.http.with_write_limit(limit);
         Objects::new(http, Some(&self.context.namespace))
     }
 

@@ -341,14 +341,13 @@ fn a_handle_ends_streams_before_during_and_after_opening() {
         line if line.contains("/mute") => Answer::Stall(Vec::new()),
         _ => Answer::Stall([HEAD, b"3\r\nab\n\r\n"].concat()),
     });
-    let http = Http::connect(cluster(&server, &folder)).unwrap();
+    let (http, handle) = Http::connect(cluster(&server, &folder)).unwrap().with_own_streams();
     let long = Duration::from_secs(600);
 
     // During a read; all streams of the client end.
     let mut streams: Vec<_> =
         (0..3).map(|_| http.open_stream("/watch", STREAM_HEAD_TIMEOUT, long).unwrap()).collect();
     let (reading, is_reading) = mpsc::channel();
-    let handle = http.clone().stream_handle();
     thread::scope(|scope| {
         let readers: Vec<_> = streams
             .iter_mut()
@@ -377,12 +376,12 @@ fn a_handle_ends_streams_before_during_and_after_opening() {
     handle.shutdown();
 
     // While a stream is being opened: the headers have not arrived.
-    let own = http.with_own_streams();
+    let (own, handle) = http.with_own_streams();
     server.seen();
     thread::scope(|scope| {
         let opening = scope.spawn(|| own.open_stream("/mute", STREAM_HEAD_TIMEOUT, long));
         assert!(server.wait().line().contains("/mute"));
-        own.stream_handle().shutdown();
+        handle.shutdown();
         assert!(matches!(opening.join().unwrap(), Err(TransportError::NotSent(_))));
     });
 }
@@ -409,8 +408,10 @@ fn a_write_has_a_latest_time() {
         timeout: Duration::from_secs(60),
         body_bytes_max: 1_000,
     };
-    let limited =
-        |left| plain_client(server.address).with_write_limit(WriteLimit(Arc::new(move || left)));
+    let limited = |left| {
+        let limit = WriteLimit(Arc::new(move || left));
+        plain_client(server.address).with_write_limit(Some(limit))
+    };
     let expired = limited(Duration::ZERO);
     for method in [Method::Post, Method::Put, Method::Patch, Method::Delete] {
         let error = expired.call(&request(method, "/x")).expect_err("it is too late");

@@ -236,7 +236,7 @@ fn after_a_401_the_token_file_is_read_again_and_the_request_repeated() {
 
     // The same for a stream.
     folder.write("token", "old");
-    let own = http.with_own_streams();
+    let (own, _streams) = http.with_own_streams();
     assert_eq!(
         own.open_stream("/watch", STREAM_HEAD_TIMEOUT, Duration::from_secs(20)).unwrap().status,
         200
