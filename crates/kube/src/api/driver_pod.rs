@@ -1,16 +1,13 @@
 //! The driver's pod: which pod we run in, whether it is fit to own executors, and the id high
 //! water mark that its annotation stores.
 
-use std::collections::BTreeMap;
-use std::net::IpAddr;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use log::{debug, warn};
-use serde::Deserialize;
 
 use super::retry::with_retries;
-use super::{MERGE_PATCH, call, get, object_path, write, write_path};
+use super::{MERGE_PATCH, call, get, object_path, read, write, write_path};
 use crate::config::Home;
 use crate::http::{Http, Method};
 use posse_core::machines::own_deletion::OwnPod;
@@ -20,6 +17,7 @@ use posse_wire::k8s::labels;
 use posse_wire::k8s::object::Condition;
 use posse_wire::k8s::status::Verb;
 use posse_wire::pod::build::OwnerRef;
+use posse_wire::pod::details::PodDetails;
 
 const POD_BYTES_MAX: u64 = 4 << 20;
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -27,8 +25,6 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// containers, and posse may ask before that.
 const ADDRESS_TIMEOUT: Duration = Duration::from_secs(10);
 const ADDRESS_INTERVAL: Duration = Duration::from_millis(200);
-/// Kubernetes' default for terminationGracePeriodSeconds.
-const GRACE_DEFAULT_S: u64 = 30;
 
 /// From what we find out which pod we run in.
 #[expect(missing_debug_implementations, reason = "a closure has nothing to show")]
@@ -123,10 +119,11 @@ impl DriverPod {
     /// The server's refusal, or that the pod has another uid now.
     pub fn id_high_water(&self) -> Result<u64, Refusal> {
         let pod = self.read()?;
-        if pod.metadata.uid != self.uid {
-            return Err(unusable("the driver pod has another uid than POD_UID says"));
+        if pod.uid() != self.uid {
+            let problem = "the driver pod has another uid than POD_UID says";
+            return Err(Refusal::local(RefusalClass::OutcomeUnknown, problem));
         }
-        let text = pod.metadata.annotations.get(labels::ID_HIGH_WATER);
+        let text = pod.meta.annotation(labels::ID_HIGH_WATER);
         // Anybody who may change the pod can write anything.
         let stored = text.and_then(|text| text.parse().ok()).filter(|id| *id <= STORED_ID_MAX);
         Ok(stored.unwrap_or(0))
@@ -149,14 +146,15 @@ impl DriverPod {
                 return None;
             }
         };
-        if pod.metadata.uid != self.uid {
+        if pod.uid() != self.uid {
             return Some(format!(
                 "pod {name} has uid {}, not {}, so Kubernetes will delete the executors, whose \
                  owner it should be: check POD_UID",
-                pod.metadata.uid, self.uid
+                pod.uid(),
+                self.uid
             ));
         }
-        let grace_s = pod.spec.grace_s.unwrap_or(GRACE_DEFAULT_S);
+        let grace_s = u64::from(pod.facts.grace_s);
         (grace_s < needed_s).then(|| {
             format!(
                 "pod {name} has a terminationGracePeriodSeconds of {grace_s}, but shutdown.grace \
@@ -169,22 +167,21 @@ impl DriverPod {
     /// Whether the pod is being deleted. On a lost node nobody gives it a grace period.
     pub fn deletion(&self) -> Result<OwnPod, Refusal> {
         let pod = match self.read() {
-            Ok(pod) if pod.metadata.uid != self.uid => return Ok(OwnPod::Gone),
+            Ok(pod) if pod.uid() != self.uid => return Ok(OwnPod::Gone),
             Ok(pod) => pod,
             Err(refusal) if refusal.class == RefusalClass::NotFound => return Ok(OwnPod::Gone),
             Err(refusal) => return Err(refusal),
         };
         let grace_s = match pod.status.conditions.iter().any(is_of_lost_node) {
             true => 0,
-            false => pod.metadata.deletion_grace_s.unwrap_or(GRACE_DEFAULT_S),
+            false => pod.facts.deletion_grace_s.into(),
         };
-        let deleted = pod.metadata.deletion_timestamp;
-        Ok(deleted.map_or(OwnPod::Alive, |_| OwnPod::Deleting { grace_s }))
+        Ok(if pod.facts.deleting { OwnPod::Deleting { grace_s } } else { OwnPod::Alive })
     }
 
     /// The node of the pod.
     pub fn node(&self) -> Result<Option<String>, Refusal> {
-        self.read().map(|pod| pod.spec.node_name)
+        self.read().map(|pod| pod.facts.node.map(String::from))
     }
 
     /// Stores that ids up to `up_to` may be used.
@@ -200,7 +197,7 @@ impl DriverPod {
         call(&self.http, &request, Verb::Patch).map(drop)
     }
 
-    fn read(&self) -> Result<RawPod, Refusal> {
+    fn read(&self) -> Result<PodDetails, Refusal> {
         read_pod(&self.http, self.path())
     }
 
@@ -209,50 +206,8 @@ impl DriverPod {
     }
 }
 
-fn read_pod(http: &Http, path: String) -> Result<RawPod, Refusal> {
-    let (_, body) = call(http, &get(path, TIMEOUT, POD_BYTES_MAX), Verb::Get)?;
-    serde_json::from_slice(&body).map_err(|e| unusable(&e.to_string()))
-}
-
-fn unusable(problem: &str) -> Refusal {
-    Refusal::local(RefusalClass::OutcomeUnknown, problem)
-}
-
-#[derive(Deserialize)]
-struct RawPod {
-    metadata: RawMetadata,
-    #[serde(default)]
-    spec: RawSpec,
-    #[serde(default)]
-    status: RawStatus,
-}
-
-#[derive(Deserialize)]
-struct RawMetadata {
-    name: String,
-    uid: String,
-    #[serde(default)]
-    annotations: BTreeMap<String, String>,
-    #[serde(rename = "deletionTimestamp")]
-    deletion_timestamp: Option<String>,
-    #[serde(rename = "deletionGracePeriodSeconds")]
-    deletion_grace_s: Option<u64>,
-}
-
-#[derive(Default, Deserialize)]
-struct RawSpec {
-    #[serde(rename = "terminationGracePeriodSeconds")]
-    grace_s: Option<u64>,
-    #[serde(rename = "nodeName")]
-    node_name: Option<String>,
-}
-
-#[derive(Default, Deserialize)]
-struct RawStatus {
-    #[serde(rename = "podIP")]
-    pod_ip: Option<IpAddr>,
-    #[serde(default)]
-    conditions: Vec<Condition>,
+fn read_pod(http: &Http, path: String) -> Result<PodDetails, Refusal> {
+    read(http, &get(path, TIMEOUT, POD_BYTES_MAX), Verb::Get, PodDetails::parse)
 }
 
 /// The node controller makes `Ready` false and gives no reason (`MarkPodsNotReady`): a kubelet gives one. That the taint
@@ -274,10 +229,10 @@ fn from_host_name(hints: Hints<'_>, http: &Http) -> Result<OwnerRef, String> {
     loop {
         let path = object_path("/api/v1", hints.namespace, "pods", Some(&host_name));
         let problem = match read_pod(http, path) {
-            Ok(pod) if pod.status.pod_ip == Some(ours) => {
-                return Ok(OwnerRef::pod(pod.metadata.name, pod.metadata.uid));
+            Ok(pod) if pod.facts.ip == Some(ours) => {
+                return Ok(OwnerRef::pod(pod.meta.name, pod.meta.uid));
             }
-            Ok(pod) if pod.status.pod_ip.is_some() => {
+            Ok(pod) if pod.facts.ip.is_some() => {
                 return Err(unknown(format!("pod {host_name} does not have our address {ours}")));
             }
             Ok(_) => format!("pod {host_name} has no address yet"),
@@ -351,6 +306,10 @@ mod tests {
             assert_eq!(pod.deletion().unwrap(), want, "{meta} {conditions}");
             assert_eq!(pod.node().unwrap().as_deref(), Some("n"));
         }
+        let absent = server(r#"{"kind":"Status","reason":"NotFound","code":404}"#, 404);
+        let pod = OwnerRef::pod("driver", "u-1");
+        let pod = DriverPod::new(plain_client(absent.address), "ns", &pod);
+        assert_eq!(pod.deletion(), Ok(OwnPod::Gone));
     }
 
     #[test]
@@ -455,24 +414,6 @@ mod tests {
                     assert!(problem.as_ref().is_some_and(|m| m.contains(part)), "{problem:?}")
                 }
             }
-        }
-    }
-
-    #[test]
-    fn the_deletion_of_the_pod_is_seen() {
-        let absent = r#"{"kind":"Status","reason":"NotFound","message":"no","code":404}"#;
-        let deleted = r#"{"metadata":{"name":"driver","uid":"u-1",
-            "deletionTimestamp":"2026-01-01T00:00:00Z","deletionGracePeriodSeconds":7}}"#;
-        for (body, status, uid, want) in [
-            (POD, 200, "u-1", OwnPod::Alive),
-            (deleted, 200, "u-1", OwnPod::Deleting { grace_s: 7 }),
-            (POD, 200, "u-2", OwnPod::Gone),
-            (absent, 404, "u-1", OwnPod::Gone),
-        ] {
-            let server = server(body, status);
-            let owner = OwnerRef::pod("driver", uid);
-            let pod = DriverPod::new(plain_client(server.address), "ns", &owner);
-            assert_eq!(pod.deletion(), Ok(want), "{body}");
         }
     }
 
