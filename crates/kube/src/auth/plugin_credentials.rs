@@ -15,7 +15,7 @@ use posse_process::command::{Call, Failure, Live, RunningCommand, run_call};
 use serde::Deserialize;
 
 use crate::config::exec_plugin::ExecPlugin;
-use crate::config::pem::{CertPair, check_pair};
+use crate::config::pem::{CertPair, client_identity};
 use crate::config::{Secret, header_value};
 
 /// The largest output of a plugin, in bytes. A longer output is an error.
@@ -183,8 +183,8 @@ fn pair(chain: Option<String>, key: Option<String>) -> Result<Option<CertPair>, 
     match (given(chain), given(key)) {
         (Some(chain), Some(key)) => {
             let pair = CertPair { chain: chain.into_bytes(), key: key.into_bytes() };
-            check_pair(&pair, ("status.clientCertificateData", "status.clientKeyData"))
-                .map_err(|e| e.to_string())?;
+            let fields = ["status.clientCertificateData", "status.clientKeyData"];
+            client_identity(&pair, fields.map(str::to_owned).into()).map_err(|e| e.to_string())?;
             Ok(Some(pair))
         }
         (None, None) => Ok(None),

@@ -23,13 +23,9 @@ impl fmt::Debug for CertPair {
     }
 }
 
-/// Checks that a certificate chain and its key can be used. `locations` names both in the error.
-pub(crate) fn check_pair(pair: &CertPair, locations: (&str, &str)) -> Result<(), ConfigError> {
-    client_identity(pair, (locations.0.to_owned(), locations.1.to_owned())).map(drop)
-}
-
 /// The certificate chain and the key of a client. Only the server judges the certificate: one that our verifier cannot
 /// read, such as an X.509 v1 certificate of plain `openssl x509 -req`, is sent as it is if the key is its own.
+/// `locations` names both in an error.
 pub(crate) fn client_identity(
     pair: &CertPair,
     locations: (String, String),
@@ -61,7 +57,11 @@ fn certified_key(
     pair: &CertPair,
     locations: &(String, String),
 ) -> Result<CertifiedKey, ConfigError> {
-    let (chain, key) = parse_pair(pair, locations)?;
+    let chain = parse_certs(&pair.chain, &locations.0)?;
+    let key = PrivateKeyDer::from_pem_slice(&pair.key).map_err(|_| {
+        // The parser's message may contain bytes of the key.
+        ConfigError::field(&locations.1, "no PEM private key (PKCS#8, PKCS#1 or SEC1) in it")
+    })?;
     let is_p521 = key.secret_der().windows(P521.len()).any(|part| part == P521);
     let key = rustls::crypto::ring::default_provider().key_provider.load_private_key(key);
     let key = key.map_err(|error| {
@@ -103,17 +103,6 @@ fn checked(
         }
         Err(error) => Err(ConfigError::field(key, error.to_string())),
     }
-}
-
-type Pair = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
-
-fn parse_pair(pair: &CertPair, locations: &(String, String)) -> Result<Pair, ConfigError> {
-    let chain = parse_certs(&pair.chain, &locations.0)?;
-    let key = PrivateKeyDer::from_pem_slice(&pair.key).map_err(|_| {
-        // The parser's message may contain bytes of the key.
-        ConfigError::field(&locations.1, "no PEM private key (PKCS#8, PKCS#1 or SEC1) in it")
-    })?;
-    Ok((chain, key))
 }
 
 pub(crate) fn parse_certs(

@@ -218,7 +218,8 @@ impl Shared {
         let (uri, request) = handshake(&url, protocols, self.identity_headers(credentials))
             .map_err(|error| failed(&error.into()))?;
         let transport = self.dial(&uri, credentials, input).map_err(|error| failed(&error))?;
-        let stream = TimedStream::new(transport);
+        let inner = TransportAdapter::new(transport, Arc::new(now));
+        let stream = TimedStream { inner, read_limit: OPEN_TIMEOUT };
         let limits = WebSocketConfig::default()
             .max_message_size(Some(MESSAGE_BYTES_MAX))
             .max_frame_size(Some(MESSAGE_BYTES_MAX));
@@ -273,7 +274,7 @@ impl Shared {
             config,
             request_level: false,
             resolver: &resolver,
-            now: UreqInstant::Exact(Instant::now()),
+            now: now(),
             timeout,
             current_time: Arc::new(now),
             run_connector: Arc::new(move |details: &ConnectionDetails<'_>| {
@@ -328,13 +329,6 @@ fn io_error(error: Error) -> io::Error {
 struct TimedStream {
     inner: TransportAdapter,
     read_limit: Duration,
-}
-
-impl TimedStream {
-    fn new(transport: Box<dyn Transport>) -> Self {
-        let inner = TransportAdapter::new(transport, Arc::new(now));
-        Self { inner, read_limit: OPEN_TIMEOUT }
-    }
 }
 
 impl Read for TimedStream {

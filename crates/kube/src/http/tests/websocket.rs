@@ -15,13 +15,6 @@ use posse_wire::k8s::exec_channels::{CommandEnd, TerminalSize};
 fn run(
     serve: impl FnOnce(TcpStream) + Send + 'static,
     plain: &'static str,
-) -> (Result<CommandEnd, ExecError>, String) {
-    run_with(serve, plain, Input::default())
-}
-
-fn run_with(
-    serve: impl FnOnce(TcpStream) + Send + 'static,
-    plain: &'static str,
     input: Input<'_>,
 ) -> (Result<CommandEnd, ExecError>, String) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -116,6 +109,7 @@ fn output_and_exit_code_are_passed_on() {
             while socket.read().is_ok() {}
         },
         "",
+        Input::default(),
     );
     assert_eq!((result.unwrap(), said.as_str()), (CommandEnd::Exited(3), "out:hello;err:oh;"));
 }
@@ -131,6 +125,7 @@ fn a_connection_that_ends_early_is_an_error() {
                 let _ = cut.shutdown(std::net::Shutdown::Write);
             },
             "",
+            Input::default(),
         );
         assert!(matches!(&result, Err(ExecError::Cut(_))), "{result:?}");
         assert_eq!(said, "out:half;");
@@ -155,6 +150,7 @@ fn garbage_is_an_error() {
             let _ = io::copy(&mut stream, &mut io::sink());
         },
         "",
+        Input::default(),
     );
     assert!(matches!(&result, Err(ExecError::Cut(_))), "{result:?}");
     let (result, _) = run(
@@ -163,6 +159,7 @@ fn garbage_is_an_error() {
             stream.write_all(b"SSH-2.0-x\r\n\r\n").unwrap();
         },
         "",
+        Input::default(),
     );
     let Err(ExecError::Refused(refusal)) = result else { panic!("{result:?}") };
     assert_eq!(refusal.code, 0, "{refusal}");
@@ -178,6 +175,7 @@ fn a_refusal_has_the_servers_words() {
         "HTTP/1.1 403 Forbidden\r\nconnection: close\r\ncontent-type: application/json\r\n\
          content-length: 85\r\n\r\n\
          {\"kind\":\"Status\",\"status\":\"Failure\",\"message\":\"no exec for you\",\"reason\":\"Forbidden\"}",
+        Input::default(),
     );
     let Err(ExecError::Refused(refusal)) = result else { panic!("{result:?}") };
     assert_eq!(refusal.to_string(), "no exec for you (403)");
@@ -204,7 +202,7 @@ fn input_is_passed_on_with_its_end() {
     let sent = text.clone();
     let writer = thread::spawn(move || write.write_all(&text).unwrap());
     let input = Input { stdin: Some(read.into()), terminal: None };
-    let (result, said) = run_with(
+    let (result, said) = run(
         move |stream| {
             let query = "container=c%20d&stdin=true&stdout=true&stderr=true";
             let mut socket = accept_as(stream, query, "v5.channel.k8s.io");
@@ -227,7 +225,7 @@ fn output_is_read_while_the_peer_takes_no_input() {
     // Ends with an error when the command has ended.
     let writer = thread::spawn(move || while write.write_all(&[7; 4096]).is_ok() {});
     let input = Input { stdin: Some(read.into()), terminal: None };
-    let (result, said) = run_with(
+    let (result, said) = run(
         |stream| {
             let query = "container=c%20d&stdin=true&stdout=true&stderr=true";
             let mut socket = accept_as(stream, query, "v5.channel.k8s.io");
@@ -257,7 +255,7 @@ fn a_terminal_has_a_size_and_one_output() {
         }
     }
     let input = Input { stdin: None, terminal: Some(&Terminal) };
-    let (result, _) = run_with(
+    let (result, _) = run(
         |stream| {
             let query = "container=c%20d&stdout=true&tty=true";
             let mut socket = accept_as(stream, query, "v4.channel.k8s.io");
