@@ -5,7 +5,6 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use ring::digest::{SHA256, digest};
-use ring::rand::SystemRandom;
 
 use crate::admission::Gatekeeper;
 use crate::quotas::NoRoom;
@@ -32,7 +31,6 @@ const NO_BUNDLE: &str = "there is no such bundle, or it was dropped, or the secr
 pub(super) struct Api {
     pub(super) store: Arc<Store>,
     pub(super) gatekeeper: Gatekeeper,
-    pub(super) random: SystemRandom,
 }
 
 /// A response without a bundle.
@@ -119,8 +117,8 @@ impl Api {
     /// Stores a bundle. All checks that do not need the content come before it is received.
     fn receive_bundle(&self, request: &Request, body: &mut Body<'_, '_>) -> Result<Answer, Answer> {
         let namespace = request.query("namespace").unwrap_or_default();
-        let secret = random_hex(&self.random, SECRET_BYTES)
-            .map_err(|error| Answer::error(500, &error.to_string()))?;
+        let secret =
+            random_hex(SECRET_BYTES).map_err(|error| Answer::error(500, &error.to_string()))?;
         let text = |name: &str| request.query(name).unwrap_or_default().to_owned();
         let label = Label {
             namespace: namespace.to_owned(),

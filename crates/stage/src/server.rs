@@ -7,8 +7,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ring::rand::SystemRandom;
-
 pub use crate::admission::Admission;
 pub use crate::quotas::Quotas;
 
@@ -89,7 +87,7 @@ impl Stage {
             Sweeper::start(Arc::clone(&store), options.pods, options.patience, certificate.clone())
                 .map_err(StageError::Thread)?;
         let gatekeeper = Gatekeeper::new(options.admission);
-        let api = Api { store, gatekeeper, random: SystemRandom::new() };
+        let api = Api { store, gatekeeper };
         let server =
             Server::start(listen, limits, "stage", Arc::new(api)).map_err(StageError::Thread)?;
         Ok(Self { server, _sweeper: sweeper })

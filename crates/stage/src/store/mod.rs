@@ -56,7 +56,6 @@ pub(super) struct Store {
     _lock: File,
     quotas: Quotas,
     opened: Instant,
-    random: SystemRandom,
     index: Mutex<Index>,
 }
 
@@ -120,7 +119,6 @@ impl Store {
     /// The folder cannot be used, or another server is using it.
     pub(super) fn open(dir: &Path, quotas: Quotas) -> Result<Self, OpenError> {
         let open_error = |error: io::Error| OpenError { dir: dir.to_owned(), error };
-        let random = SystemRandom::new();
         DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(open_error)?;
         let lock = files::open_or_create(&dir.join(".lock")).map_err(open_error)?;
         match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
@@ -140,7 +138,6 @@ impl Store {
             _lock: lock,
             quotas,
             opened: Instant::now(),
-            random,
             index: Mutex::default(),
         };
         store.load().map_err(open_error)?;
@@ -300,7 +297,7 @@ impl Incoming<'_> {
     /// The content is incomplete or not as announced, or cannot be written.
     pub(super) fn store(self, body: &mut dyn Read) -> Result<String, StoreError> {
         let (store, label) = (self.store, &self.label);
-        let id = random_hex(&store.random, ID_DIGITS / 2).map_err(StoreError::Broken)?;
+        let id = random_hex(ID_DIGITS / 2).map_err(StoreError::Broken)?;
         let mut partial = PartialFile { path: store.path(&id, NEW), is_complete: false };
         let mut file = files::create_new(&partial.path).map_err(disk_error)?;
         let line = label.to_line();
@@ -396,9 +393,9 @@ fn disk_error(error: io::Error) -> StoreError {
 }
 
 /// `n_bytes` random bytes in hexadecimal.
-pub(super) fn random_hex(random: &SystemRandom, n_bytes: usize) -> io::Result<String> {
+pub(super) fn random_hex(n_bytes: usize) -> io::Result<String> {
     let mut bytes = vec![0; n_bytes];
-    random
+    SystemRandom::new()
         .fill(&mut bytes)
         .map_err(|_| io::Error::other("the system's random generator failed"))?;
     Ok(hex(&bytes))
