@@ -30,7 +30,7 @@ use posse_run::signals::Signals;
 use posse_serve::token::Token;
 use posse_stage::fetch::fetch;
 use posse_stage::send::{self, Source, Upload};
-use posse_stage::server::{Admission, Options, Quotas, Stage, StageError};
+use posse_stage::server::{Admission, Options, Quotas, Reviews, Stage, StageError};
 use posse_wire::bundle::{Entry, Ticket};
 
 /// How long `posse submit` waits for progress of a stage server.
@@ -60,7 +60,7 @@ fn serve(args: &ServeArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Cod
             Token::read(&path).map_err(|error| Failure::usage(error.to_string()))?;
             Admission::Shared(path)
         }
-        (None, Some(http)) => Admission::Review(http),
+        (None, Some(http)) => Admission::Review(Reviews::new(http)),
         (None, None) => {
             return Err(Failure::usage(
                 "--token-review needs an API server: run in a pod, or name --kubeconfig or $KUBECONFIG",

@@ -5,34 +5,19 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use crate::reviews::{Denied, Reviews};
-use posse_kube::http::Http;
 use posse_serve::token::{Token, bearer};
 
 /// How clients are authenticated and authorized.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub enum Admission {
     /// By the API server: a TokenReview, and a SubjectAccessReview for creating pods in the
     /// namespace. A user who may create pods can put any file into a pod anyway.
-    Review(Http),
+    Review(Reviews),
     /// By the token in this file, which is read for each request, so that it can be replaced.
     Shared(PathBuf),
 }
 
-/// Decides about the uploads of one server.
-#[derive(Debug)]
-pub(super) enum Gatekeeper {
-    Review(Reviews),
-    Shared(PathBuf),
-}
-
-impl Gatekeeper {
-    pub(super) fn new(admission: Admission) -> Self {
-        match admission {
-            Admission::Review(http) => Self::Review(Reviews::new(http)),
-            Admission::Shared(path) => Self::Shared(path),
-        }
-    }
-
+impl Admission {
     /// True if a decision may wait for the API server.
     pub(super) fn waits(&self) -> bool {
         matches!(self, Self::Review(_))

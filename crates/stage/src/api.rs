@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use ring::digest::{SHA256, digest};
 
-use crate::admission::Gatekeeper;
+use crate::admission::Admission;
 use crate::quotas::NoRoom;
 use crate::range::{self, Range};
 use crate::reviews::Denied;
@@ -30,7 +30,7 @@ const NO_BUNDLE: &str = "there is no such bundle, or it was dropped, or the secr
 #[derive(Debug)]
 pub(super) struct Api {
     pub(super) store: Arc<Store>,
-    pub(super) gatekeeper: Gatekeeper,
+    pub(super) admission: Admission,
 }
 
 /// A response without a bundle.
@@ -57,7 +57,7 @@ impl Answer {
 
 impl Receiver for Api {
     fn authorize_waits(&self) -> bool {
-        self.gatekeeper.waits()
+        self.admission.waits()
     }
 
     fn authorize(&self, request: &Request, source: Option<IpAddr>) -> Result<(), Rejection> {
@@ -67,7 +67,7 @@ impl Receiver for Api {
             return Err(reject(400, error_body(&why, Some("namespace"))));
         }
         let token = request.header("authorization");
-        self.gatekeeper.admit(token, namespace, source).map_err(|denied| match denied {
+        self.admission.admit(token, namespace, source).map_err(|denied| match denied {
             Denied::Forbidden(why) => reject(403, error_body(&why, None)),
             Denied::Unavailable(why) => reject(503, error_body(&why, None)),
             Denied::Unauthenticated(why) => reject(401, error_body(&why, None)),

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::{Mutex, Once};
 use std::time::{Duration, Instant};
 
-use ring::digest::{Context, SHA256};
+use ring::digest::{SHA256, digest};
 
 use posse_base::sync::lock;
 use posse_core::model::refusal::{Refusal, RefusalClass};
@@ -38,7 +38,7 @@ pub(super) enum Denied {
 
 /// Reviews the tokens of uploads.
 #[derive(Debug)]
-pub(super) struct Reviews {
+pub struct Reviews {
     http: Http,
     state: Mutex<State>,
     warned_of_audience: Once,
@@ -63,7 +63,8 @@ struct Refused {
 }
 
 impl Reviews {
-    pub(super) fn new(http: Http) -> Self {
+    /// By this API server.
+    pub fn new(http: Http) -> Self {
         Self { http, state: Mutex::default(), warned_of_audience: Once::new() }
     }
 
@@ -77,9 +78,7 @@ impl Reviews {
         namespace: &str,
         source: Option<IpAddr>,
     ) -> Result<(), Denied> {
-        let mut context = Context::new(&SHA256);
-        context.update(token.as_bytes());
-        let digest = context.finish().as_ref().to_vec();
+        let digest = digest(&SHA256, token.as_bytes()).as_ref().to_vec();
         if let Some(why) = lock(&self.state).find_denied(&digest, namespace, Instant::now()) {
             return Err(why);
         }

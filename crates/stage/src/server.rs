@@ -9,8 +9,8 @@ use std::time::Duration;
 
 pub use crate::admission::Admission;
 pub use crate::quotas::Quotas;
+pub use crate::reviews::Reviews;
 
-use crate::admission::Gatekeeper;
 use crate::api::Api;
 use crate::certificate::ServerCertificate;
 use crate::reviews::REVIEWS_MAX;
@@ -86,8 +86,7 @@ impl Stage {
         let sweeper =
             Sweeper::start(Arc::clone(&store), options.pods, options.patience, certificate.clone())
                 .map_err(StageError::Thread)?;
-        let gatekeeper = Gatekeeper::new(options.admission);
-        let api = Api { store, gatekeeper };
+        let api = Api { store, admission: options.admission };
         let server =
             Server::start(listen, limits, "stage", Arc::new(api)).map_err(StageError::Thread)?;
         Ok(Self { server, _sweeper: sweeper })

@@ -15,7 +15,7 @@ use crate::fetch::fetch;
 use crate::quotas::Uploader;
 use crate::retry::check_answer;
 use crate::send::{self, Upload};
-use crate::server::{Admission, Options, Quotas, Stage};
+use crate::server::{Admission, Options, Quotas, Reviews, Stage};
 use posse_core::policy::bundle_expiry::BundleTimeouts;
 use posse_kube::config::Sources;
 use posse_kube::http::transfer::{Authorities, Peer, Transfer};
@@ -559,7 +559,7 @@ fn junk_tokens_take_no_slots_while_the_api_server_is_slow() {
         Answer::json(201, body)
     });
     let http = plain_client(api_server.address);
-    let served = Served::start_with(PATIENCE, |_| Admission::Review(http));
+    let served = Served::start_with(PATIENCE, |_| Admission::Review(Reviews::new(http)));
     let junk = |n: usize| {
         let mut stream = TcpStream::connect(served.address).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
