@@ -23,7 +23,7 @@ use posse_serve::token::Token;
 use posse_testing::{Answer, Authority, Folder, TestServer, plain_client};
 use posse_wire::bundle::{Entry, Label, accepted, hex, parse_accepted};
 
-pub(super) fn sha256(bytes: &[u8]) -> String {
+fn sha256(bytes: &[u8]) -> String {
     hex(digest(&SHA256, bytes).as_ref())
 }
 

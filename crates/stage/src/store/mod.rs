@@ -333,7 +333,8 @@ impl Incoming<'_> {
         while n_received < self.label.bytes {
             let remaining = self.label.bytes - n_received;
             let room = usize::try_from(remaining).map_or(BLOCK_BYTES, |n| n.min(BLOCK_BYTES));
-            let full = fill(&mut block[..room], body);
+            // A connection delivers smaller pieces than the disk should get.
+            let full = body.read_exact(&mut block[..room]);
             n_received += room as u64;
             // First, because this is why the body of a slow upload was cut.
             let mut index = lock(&self.store.index);
@@ -346,18 +347,6 @@ impl Incoming<'_> {
         }
         Ok(hex(hash.finish().as_ref()))
     }
-}
-
-/// Fills the block before a write, because a connection delivers smaller pieces.
-fn fill(block: &mut [u8], body: &mut dyn Read) -> io::Result<()> {
-    let mut n = 0;
-    while n < block.len() {
-        match body.read(&mut block[n..])? {
-            0 => return Err(ErrorKind::UnexpectedEof.into()),
-            n_read => n += n_read,
-        }
-    }
-    Ok(())
 }
 
 impl Drop for Incoming<'_> {
