@@ -1,8 +1,9 @@
 //! One connection: reads requests, calls the handler and sends the responses.
 
-use std::net::Shutdown;
 use std::sync::Arc;
 use std::time::Duration;
+
+use rustix::net::Shutdown;
 
 use crate::request::{Body, Head, Input, Request, RequestError};
 use crate::response::{Output, Responder, ResponseState};

@@ -2,9 +2,10 @@
 //! or of the limits become `RequestError::Refused` with the status code of the response.
 
 use std::io::{self, Read};
-use std::net::Shutdown;
 use std::sync::Arc;
 use std::time::Duration;
+
+use rustix::net::Shutdown;
 
 use crate::Limits;
 use crate::socket::{Socket, is_timeout};

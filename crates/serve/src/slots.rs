@@ -1,9 +1,10 @@
 //! Which connections are open, and which one is closed for a new one.
 
 use std::collections::BTreeMap;
-use std::net::Shutdown;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+
+use rustix::net::Shutdown;
 
 use crate::Limits;
 use crate::socket::{Socket, Source};

@@ -2,14 +2,14 @@
 //! pace allows.
 
 use std::io::{self, IoSlice, Read, Write};
-use std::net::{IpAddr, Ipv6Addr, Shutdown, SocketAddr, TcpStream};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use rustix::net::sockopt::Timeout;
-use rustix::net::{RecvFlags, recv};
+use rustix::net::{RecvFlags, Shutdown, recv};
 
 use crate::Peer;
 use crate::deadline::set_deadline;
@@ -189,11 +189,6 @@ impl Socket {
         {
             stream.send_close_notify();
         }
-        let how = match how {
-            Shutdown::Both => rustix::net::Shutdown::Both,
-            Shutdown::Read => rustix::net::Shutdown::Read,
-            Shutdown::Write => rustix::net::Shutdown::Write,
-        };
         // An error means that the connection has ended already.
         let _ = rustix::net::shutdown(self.stream.as_fd(), how);
     }
