@@ -11,18 +11,6 @@ use crate::slots::Slot;
 use crate::socket::Socket;
 use crate::{Handler, Limits, Rejection};
 
-/// Why a request gets no handler.
-enum Unhandled {
-    Request(RequestError),
-    Rejected(Rejection),
-}
-
-impl From<RequestError> for Unhandled {
-    fn from(error: RequestError) -> Self {
-        Self::Request(error)
-    }
-}
-
 /// Serves a connection until it is closed.
 pub(super) fn serve(slot: &Slot, handler: &dyn Handler) {
     let limits = slot.limits();
@@ -44,12 +32,12 @@ pub(super) fn serve(slot: &Slot, handler: &dyn Handler) {
                     break;
                 }
             }
-            Err(Unhandled::Request(RequestError::Closed)) => break,
-            Err(Unhandled::Request(RequestError::Refused(status, why))) => {
+            Err(RequestError::Closed) => break,
+            Err(RequestError::Refused(status, why)) => {
                 refuse(&mut output, limits, status, why);
                 break;
             }
-            Err(Unhandled::Rejected(Rejection { status, body })) => {
+            Err(RequestError::Rejected(Rejection { status, body })) => {
                 send_error(&mut output, status, &body);
                 break;
             }
@@ -64,7 +52,7 @@ fn next_request<'i, 's>(
     output: &mut Output,
     slot: &Slot,
     handler: &dyn Handler,
-) -> Result<(Request, Option<Body<'i, 's>>), Unhandled> {
+) -> Result<(Request, Option<Body<'i, 's>>), RequestError> {
     // An invalid request ends the connection, because the start of the next one is unknown.
     output.keep_alive = false;
     output.head_only = false;
@@ -75,21 +63,21 @@ fn next_request<'i, 's>(
     output.is_http10 = is_http10;
     let full = RequestError::Refused(slot.limits().full_status, "too many connections");
     if let Some((status, why)) = handler.refuse(&request) {
-        return Err(RequestError::Refused(status, why).into());
+        return Err(RequestError::Refused(status, why));
     }
     if let Some(receiver) = handler.receiver(&request) {
         // While the check waits for another server, others can use the regular slot.
         if receiver.authorize_waits() && !slot.make_spare() {
-            return Err(full.into());
+            return Err(full);
         }
-        receiver.authorize(&request, slot.socket.address()).map_err(Unhandled::Rejected)?;
+        receiver.authorize(&request, slot.socket.address()).map_err(RequestError::Rejected)?;
         if !slot.make_regular() {
-            return Err(full.into());
+            return Err(full);
         }
         return Ok((request, Some(Body::new(input, framing, expects_continue)?)));
     }
     if !handler.is_probe(&request) && !slot.make_regular() {
-        return Err(full.into());
+        return Err(full);
     }
     input.check_length(framing)?;
     if expects_continue && !input.has_bytes() {

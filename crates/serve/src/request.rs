@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use rustix::net::Shutdown;
 
-use crate::Limits;
 use crate::socket::{Socket, is_timeout};
+use crate::{Limits, Rejection};
 
 /// One complete request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -99,13 +99,15 @@ pub(super) enum Framing {
     Length(u64),
 }
 
-/// Why the next request could not be read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Why the next request gets no handler.
+#[derive(Debug)]
 pub(super) enum RequestError {
     /// The client has disconnected, or was silent for the idle timeout.
     Closed,
     /// Respond with this status and message, then close the connection.
     Refused(u16, &'static str),
+    /// The same with the receiver's response.
+    Rejected(Rejection),
 }
 
 const TOO_SLOW: RequestError = RequestError::Refused(408, "the request took too long");
