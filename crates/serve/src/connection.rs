@@ -20,7 +20,7 @@ pub(super) fn serve(slot: &Slot, handler: &dyn Handler) {
         output.state = ResponseState::NotStarted;
         match next_request(&mut input, &mut output, slot, handler) {
             Ok((request, body)) => {
-                let responder = Responder::new(&mut output);
+                let responder = Responder { output: &mut output };
                 let handled = match body.zip(handler.receiver(&request)) {
                     Some((mut body, receiver)) => receiver.receive(request, &mut body, responder),
                     None => handler.handle(request, responder),

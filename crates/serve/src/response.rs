@@ -103,14 +103,10 @@ impl Output {
 /// read in time.
 #[derive(Debug)]
 pub struct Responder<'a> {
-    output: &'a mut Output,
+    pub(super) output: &'a mut Output,
 }
 
 impl<'a> Responder<'a> {
-    pub(super) fn new(output: &'a mut Output) -> Self {
-        Self { output }
-    }
-
     /// Who the client is, as far as the system tells.
     pub fn peer(&self) -> Peer {
         self.output.socket.peer()
@@ -168,7 +164,7 @@ impl<'a> Responder<'a> {
         output.begin(101, headers);
         output.buffer.extend_from_slice(b"\r\n");
         output.flush_buffer()?;
-        Ok(Upgraded::new(Arc::clone(&output.socket), output.write_timeout))
+        Ok(Upgraded { socket: Arc::clone(&output.socket), write_timeout: output.write_timeout })
     }
 
     /// Closes the connection without a response.

@@ -10,14 +10,8 @@ use crate::socket::Socket;
 /// The connection of an upgraded request. Dropping it ends the connection.
 #[derive(Debug)]
 pub struct Upgraded {
-    socket: Arc<Socket>,
-    write_timeout: Duration,
-}
-
-impl Upgraded {
-    pub(super) fn new(socket: Arc<Socket>, write_timeout: Duration) -> Self {
-        Self { socket, write_timeout }
-    }
+    pub(super) socket: Arc<Socket>,
+    pub(super) write_timeout: Duration,
 }
 
 impl io::Read for Upgraded {
