@@ -37,21 +37,17 @@ const SERVICE_ACCOUNT: &str = "posse-driver";
 const END_RESERVE_S: u64 = 5;
 
 /// The driver's pod, without a name, and a warning for each replaced field of the template.
-#[derive(Clone, PartialEq)]
-#[expect(missing_debug_implementations, reason = "the environment may contain secrets")]
-pub struct DriverPodParts {
-    pub metadata: Map<String, Value>,
-    pub spec: Map<String, Value>,
-    /// The name of the driver's container.
-    pub container: String,
-    pub warnings: Vec<String>,
+pub(super) struct DriverPodParts {
+    pub(super) metadata: Map<String, Value>,
+    pub(super) spec: Map<String, Value>,
+    pub(super) warnings: Vec<String>,
 }
 
 /// Builds the driver's pod.
 ///
 /// # Errors
 /// A field of the template that must be changed has the wrong type, or arguments or variables are longer than Linux takes.
-pub fn driver_pod(plan: &Plan) -> Result<DriverPodParts, TemplateError> {
+pub(super) fn driver_pod(plan: &Plan) -> Result<DriverPodParts, TemplateError> {
     let template = plan.template.clone().with_shorthands(plan.pod.shorthands.clone());
     let build = Build { plan, template: &template, parts: parts() };
     let mut warnings: Vec<String> = template.copied_warning().into_iter().collect();
@@ -70,7 +66,7 @@ pub fn driver_pod(plan: &Plan) -> Result<DriverPodParts, TemplateError> {
         return Err(template.fail(&field, what));
     }
     let metadata = build.metadata(&container)?;
-    Ok(DriverPodParts { metadata, spec, container, warnings })
+    Ok(DriverPodParts { metadata, spec, warnings })
 }
 
 /// The constant parts of a driver's pod, Job and Service. The init container has limits because some

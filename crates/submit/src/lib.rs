@@ -4,7 +4,7 @@
 pub mod apps;
 mod changes;
 mod driver_logs;
-pub mod driver_pod;
+mod driver_pod;
 pub mod executor_logs;
 pub mod files;
 pub mod follow;

@@ -60,7 +60,7 @@ pub fn manifests(plan: &Plan) -> Result<Manifests, TemplateError> {
     parts.push(object("v1", "Service", plan.metadata(), "spec", service));
     let mut parts_of_pod = driver_pod(plan)?;
     plan.common.lay_under(&mut parts_of_pod.metadata);
-    let DriverPodParts { metadata, spec, container: _, warnings } = &parts_of_pod;
+    let DriverPodParts { metadata, spec, warnings } = &parts_of_pod;
     let mut pod = object("v1", "Pod", json!(metadata), "spec", json!(spec));
     pod["metadata"]["namespace"] = json!(plan.namespace);
     pod["metadata"]["name"] = json!(plan.name());
