@@ -43,7 +43,7 @@ pub(super) struct DriverLogs {
     leaderless_at: Option<Instant>,
 }
 
-struct Chosen {
+pub(super) struct Chosen {
     uid: String,
     streams: StreamHandle,
     is_ended: Arc<AtomicBool>,
@@ -52,7 +52,8 @@ struct Chosen {
 }
 
 impl Chosen {
-    fn end(&self) {
+    /// Ends the reading.
+    pub(super) fn end(&self) {
         self.is_ended.store(true, Ordering::Release);
         self.streams.shutdown();
     }
@@ -109,19 +110,9 @@ impl DriverLogs {
         }
     }
 
-    /// No further log is to be read.
-    pub(super) fn close(self) -> Closed {
-        Closed(self.chosen)
-    }
-}
-
-/// The logs of a driver that has ended.
-pub(super) struct Closed(Vec<Chosen>);
-
-impl Closed {
-    /// Ends the reading.
-    pub(super) fn end(&self) {
-        self.0.iter().for_each(Chosen::end);
+    /// No further log is to be read. Those that are being read are returned.
+    pub(super) fn close(self) -> Vec<Chosen> {
+        self.chosen
     }
 }
 

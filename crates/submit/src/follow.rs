@@ -9,7 +9,7 @@ use crossbeam_channel::{RecvTimeoutError, bounded};
 use jiff::Timestamp;
 
 use crate::changes::{READ_RETRIES, wait_for_change};
-use crate::driver_logs::{DriverLogs, LOG_END};
+use crate::driver_logs::{Chosen, DriverLogs, LOG_END};
 use crate::give_up::{GiveUp, Start, remove, try_no_more};
 use crate::listener::{FollowEvent, Listener};
 use crate::no_pod::{NO_ROOM, last_warning, why_no_pod};
@@ -115,7 +115,7 @@ impl Follower {
                 log::warn!("the driver's log is not shown: {error}");
             }
             let driver_end = self.observe_to_the_end(listener, &mut driver_logs);
-            let closed = driver_logs.close();
+            let chosen = driver_logs.close();
             if done.recv_timeout(LOG_END) == Err(RecvTimeoutError::Timeout) {
                 if matches!(driver_end, Ok(Some(_))) {
                     log::warn!(
@@ -123,7 +123,7 @@ impl Follower {
                         LOG_END.as_secs()
                     );
                 }
-                closed.end();
+                chosen.iter().for_each(Chosen::end);
             }
             driver_end
         })
