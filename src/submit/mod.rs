@@ -35,7 +35,7 @@ use posse_run::run::settings::{GroupSettings, RunSettings};
 use posse_run::signals::Signals;
 use posse_submit::files::Files;
 use posse_submit::follow::{Follower, RunWaits};
-use posse_submit::give_up::{self, GiveUp};
+use posse_submit::give_up;
 use posse_submit::listener::Listener;
 use posse_submit::manifests::manifests;
 use posse_submit::plan::{Plan, ScrapePort};
@@ -146,7 +146,7 @@ fn follower(
         uid: workload.uid,
         logs: args.logs,
         tail: None,
-        gives_up: Some(GiveUp { image_timeout: Duration::from_millis(plan.image_timeout_ms) }),
+        gives_up: Some(Duration::from_millis(plan.image_timeout_ms)),
         run_waits: Some(run_waits(&plan.app, &plan.namespace, connection)),
     }
 }

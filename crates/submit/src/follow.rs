@@ -3,14 +3,14 @@
 
 use std::collections::BTreeMap;
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crossbeam_channel::{RecvTimeoutError, bounded};
 use jiff::Timestamp;
 
 use crate::changes::{READ_RETRIES, wait_for_change};
 use crate::driver_logs::{Chosen, DriverLogs, LOG_END};
-use crate::give_up::{GiveUp, Start, remove, try_no_more};
+use crate::give_up::{Start, remove, try_no_more};
 use crate::listener::{FollowEvent, Listener};
 use crate::no_pod::{NO_ROOM, last_warning, why_no_pod};
 use crate::plan::driver_selector;
@@ -68,8 +68,8 @@ pub struct Follower {
     pub logs: bool,
     /// Only this many lines from the end of the first pod's log.
     pub tail: Option<u32>,
-    /// When a driver that does not start is ended; `None`: it is only watched.
-    pub gives_up: Option<GiveUp>,
+    /// How long a driver that does not start may miss its image, zero: for ever; `None`: it is only watched.
+    pub gives_up: Option<Duration>,
     /// For a run that may write no Events.
     pub run_waits: Option<RunWaits>,
 }
@@ -272,7 +272,7 @@ impl Follower {
         start: &mut Start,
         listener: Listener<'_>,
     ) -> Option<DriverEnd> {
-        let (limits, workload) = (self.gives_up.as_ref()?, observation.workload.as_ref()?);
+        let (limit, workload) = (self.gives_up?, observation.workload.as_ref()?);
         let tell = |line: String| listener(FollowEvent::Line(line));
         for line in start.end_rests(&self.objects, &observation.pods) {
             tell(line);
@@ -291,9 +291,9 @@ impl Follower {
                 Err(refusal) => tell(format!("job {} tries again: {refusal}", self.name)),
             };
         }
-        let line = start.missing_image(&observation.pods, limits, Instant::now())?;
+        let line = start.missing_image(&observation.pods, limit, Instant::now())?;
         tell(line);
-        let why = format!("no image for {} s", limits.image_timeout.as_secs());
+        let why = format!("no image for {} s", limit.as_secs());
         let why = match remove(&self.objects, &self.app) {
             Ok(()) => format!("{why}; the application is removed"),
             Err(refusal) => {

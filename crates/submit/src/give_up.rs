@@ -17,13 +17,6 @@ use posse_kube::api::retry::with_retries;
 use posse_wire::k8s::object::Meta;
 use posse_wire::pod::details::PodDetails;
 
-/// When a driver that does not start is given up.
-#[derive(Debug)]
-pub struct GiveUp {
-    /// From the first failed pull of an image; zero: never.
-    pub image_timeout: Duration,
-}
-
 /// What was seen of a driver that does not start.
 #[derive(Debug, Default)]
 pub(super) struct Start {
@@ -104,11 +97,11 @@ impl Start {
         }
     }
 
-    /// The last words about an image that the last pod has waited for too long.
+    /// The last words about an image that the last pod has waited for longer than the limit; zero: for ever.
     pub(super) fn missing_image(
         &mut self,
         pods: &[PodDetails],
-        limits: &GiveUp,
+        limit: Duration,
         now: Instant,
     ) -> Option<String> {
         let starting = last_created(unless_one_runs(pods).iter().filter(|pod| pod.is_live()));
@@ -117,7 +110,6 @@ impl Start {
             return None;
         };
         let since = *self.image_missing_since.get_or_insert(now);
-        let limit = limits.image_timeout;
         (!limit.is_zero() && now.duration_since(since) >= limit).then(|| pod_line(pod))
     }
 }
@@ -180,20 +172,19 @@ mod tests {
         )];
         let backing_off = [pod("Pending", json!({ "waiting": { "reason": "ImagePullBackOff" } }))];
         let running = [pod("Pending", json!({ "running": {} }))];
-        let limits = GiveUp { image_timeout: Duration::from_secs(60) };
+        let limit = Duration::from_secs(60);
         let begin = Instant::now();
         let at = |seconds| begin + Duration::from_secs(seconds);
         let mut start = Start::default();
-        assert_eq!(start.missing_image(&missing, &limits, at(0)), None);
-        assert_eq!(start.missing_image(&backing_off, &limits, at(59)), None);
+        assert_eq!(start.missing_image(&missing, limit, at(0)), None);
+        assert_eq!(start.missing_image(&backing_off, limit, at(59)), None);
         // It was pulled meanwhile: the time begins anew.
-        assert_eq!(start.missing_image(&running, &limits, at(60)), None);
-        assert_eq!(start.missing_image(&backing_off, &limits, at(61)), None);
-        assert_eq!(start.missing_image(&missing, &limits, at(120)), None);
-        let line = start.missing_image(&missing, &limits, at(121)).unwrap();
+        assert_eq!(start.missing_image(&running, limit, at(60)), None);
+        assert_eq!(start.missing_image(&backing_off, limit, at(61)), None);
+        assert_eq!(start.missing_image(&missing, limit, at(120)), None);
+        let line = start.missing_image(&missing, limit, at(121)).unwrap();
         assert!(line.contains("ErrImagePull: no such image"), "{line}");
-        let never = GiveUp { image_timeout: Duration::ZERO };
-        assert_eq!(start.missing_image(&missing, &never, at(10_000)), None);
+        assert_eq!(start.missing_image(&missing, Duration::ZERO, at(10_000)), None);
         // The driver runs, and a container beside it misses its image; an older pod is stuck on a lost node.
         let beside = read(&json!({
             "metadata": { "name": "d-2", "uid": "u2", "creationTimestamp": "2026-01-01T00:00:09Z" },
@@ -204,14 +195,14 @@ mod tests {
         }));
         let [old] = missing;
         let pods = [old, beside];
-        assert_eq!(start.missing_image(&pods, &limits, at(20_000)), None);
-        assert_eq!(start.missing_image(&pods, &limits, at(20_061)), None);
+        assert_eq!(start.missing_image(&pods, limit, at(20_000)), None);
+        assert_eq!(start.missing_image(&pods, limit, at(20_061)), None);
         assert!(pod_line(&pods[1]).ends_with("pod d-2 runs"), "{}", pod_line(&pods[1]));
         // A leader has died, and its label stays until a standby leads, whose image is missing.
         let [old, _] = pods;
         let pods = [leader(json!({ "terminated": {} })), old];
-        assert_eq!(start.missing_image(&pods, &limits, at(30_000)), None);
-        assert!(start.missing_image(&pods, &limits, at(30_060)).is_some());
+        assert_eq!(start.missing_image(&pods, limit, at(30_000)), None);
+        assert!(start.missing_image(&pods, limit, at(30_060)).is_some());
     }
 
     #[test]
