@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use crate::args::dev::{Command, DevArgs};
 use crate::exit::{Code, Failure};
+use crate::namespace::start_signals;
 use crate::terminal::print;
 use crate::world::World;
 use posse_dev::{Cluster, DevError, Options};
-use posse_run::signals::Signals;
 
 /// Calls the command.
 ///
@@ -25,8 +25,7 @@ pub fn run(command: Command, world: &World<'_>, out: &mut dyn Write) -> Result<C
 /// Starts the cluster, prints the path of its kubeconfig, and serves until a signal.
 fn dev(args: &DevArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Code, Failure> {
     // The handlers come first: a signal while the cluster starts must stop it.
-    let signals = Signals::start()
-        .map_err(|error| Failure::new(Code::Failed, format!("signals: {error}")))?;
+    let signals = start_signals()?;
     serve(args, world, out, &mut |_| signals.until_stopped())
 }
 

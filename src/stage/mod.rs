@@ -16,6 +16,7 @@ use crate::args::stage::{
 use crate::connection::{Connection, sources};
 use crate::exit::{Code, Failure};
 use crate::listing::{Listing, print_listing};
+use crate::namespace::start_signals;
 use crate::pod_files::NamedFile;
 use crate::progress::Progress;
 use crate::table::table;
@@ -26,7 +27,6 @@ use posse_core::policy::bundle_expiry::BundleTimeouts;
 use posse_kube::config::{ConfigError, read_file};
 use posse_kube::http::Http;
 use posse_kube::http::transfer::{Authorities, Peer, Transfer};
-use posse_run::signals::Signals;
 use posse_serve::token::Token;
 use posse_stage::fetch::fetch;
 use posse_stage::send::{self, Source, Upload};
@@ -50,8 +50,7 @@ pub fn stage(args: &StageArgs, world: &World<'_>, out: &mut dyn Write) -> Result
 
 fn serve(args: &ServeArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Code, Failure> {
     // The handlers come first: a signal while the server starts must stop it.
-    let signals = Signals::start()
-        .map_err(|error| Failure::new(Code::Failed, format!("signals: {error}")))?;
+    let signals = start_signals()?;
     let pods = pods(args, world)?;
     let admission = match (&args.token_file, pods.clone()) {
         (Some(path), _) => {

@@ -14,7 +14,7 @@ use crate::args::submit::SubmitArgs;
 use crate::args::{CleanupArgs, FileArgs, Output, RunArgs, ServerArgs};
 use crate::connection::Connection;
 use crate::exit::{Code, Failure};
-use crate::namespace::Namespace;
+use crate::namespace::{Namespace, start_signals};
 use crate::permissions::of_settings;
 use crate::pod_dialer::PodDialer;
 use crate::settings;
@@ -101,8 +101,7 @@ pub fn submit(args: &SubmitArgs, world: &World<'_>, out: &mut dyn Write) -> Resu
         submission.check().map_err(failed)?;
         return manifest::print(objects_to_create.all(), Output::Yaml, out);
     }
-    let signals = Signals::start()
-        .map_err(|error| Failure::new(Code::Failed, format!("signals: {error}")))?;
+    let signals = start_signals()?;
     let (workload, is_interrupted) = create(&submission, &signals, out)?;
     let workload = workload.map_err(failed)?;
     let kind = Kind::of(&objects_to_create.workload).unwrap_or(Kind::Job);

@@ -15,6 +15,7 @@ use crate::args::map::FeedArgs;
 use crate::control_client::find_here;
 use crate::exit::{Code, Failure};
 use crate::location::connect_as;
+use crate::namespace::start_signals;
 use crate::progress::{Far, Progress};
 use crate::tools::map::input::{Line, n_lines, read_lines};
 use crate::tools::map::output::Printer;
@@ -83,9 +84,7 @@ pub fn feed(args: &FeedArgs, world: &World<'_>) -> Result<Code, Failure> {
     let done = Done::open(args.line.resume.as_deref())?;
     let http = connect_as(&status.identity, &args.server, world)?.http;
     let objects = Objects::new(http, Some(&status.identity.namespace));
-    let signals = Signals::start();
-    let signals =
-        signals.map_err(|error| Failure::new(Code::Failed, format!("signals: {error}")))?;
+    let signals = start_signals()?;
     let printer = Arc::new(Printer::default());
     let (outputs, pods) = bounded(QUEUE_MAX);
     let (broken_sender, broken) = bounded(OUTPUT_READERS);
