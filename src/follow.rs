@@ -1,7 +1,6 @@
 //! Follows a driver in the cluster: prints its state and log until it ends, or until an interrupt.
 
 use std::io::Write;
-use std::sync::{Arc, OnceLock};
 use std::thread;
 
 use crossbeam_channel::{bounded, select};
@@ -30,13 +29,8 @@ pub fn wait(
     let app = follower.app.clone();
     let hint =
         if follower.logs { String::new() } else { format!("; `posse logs {app}` prints its log") };
-    let ended: Arc<OnceLock<_>> = Arc::default();
-    let slot = Arc::clone(&ended);
-    let work = move |say: Listener<'_>| drop(slot.set(follower.follow(say)));
-    if !pump(Box::new(work), signals, &mut || true, out)? {
-        return Ok(detach(&app));
-    }
-    let ending = ended.get().cloned().ok_or_else(no_result)?;
+    let work = move |say: Listener<'_>| follower.follow(say);
+    let Some(ending) = pump(work, signals, &mut || true, out)? else { return Ok(detach(&app)) };
     let ending = ending.map_err(|refusal| {
         let what = format!("application {app} keeps running, but cannot be read");
         connection.failure(&what, &refusal)
@@ -61,20 +55,17 @@ pub fn detach(app: &str) -> Code {
     DETACHED
 }
 
-/// Work for a thread, which reports by its argument.
-pub type Work = Box<dyn FnOnce(Listener<'_>) + Send>;
-
 /// Runs `work` on a thread, and prints what it reports. On each interrupt, `detaches` decides whether to
-/// stop waiting. False: the thread has not finished.
-pub fn pump(
-    work: Work,
+/// stop waiting. None: the thread has not finished.
+pub fn pump<T: Send + 'static>(
+    work: impl FnOnce(Listener<'_>) -> T + Send + 'static,
     signals: &Signals,
     detaches: &mut dyn FnMut() -> bool,
     out: &mut dyn Write,
-) -> Result<bool, Failure> {
+) -> Result<Option<T>, Failure> {
     let (sender, reports) = bounded(REPORTS_MAX);
     let thread = move || work(&|what: FollowEvent| sender.send(what).is_ok());
-    thread::Builder::new()
+    let thread = thread::Builder::new()
         .name("work".to_owned())
         .spawn(thread)
         .map_err(|error| Failure::new(Code::Failed, format!("threads: {error}")))?;
@@ -82,11 +73,11 @@ pub fn pump(
         select! {
             recv(reports) -> what => match what {
                 Ok(what) => show(what, out)?,
-                Err(_) => return Ok(true),
+                Err(_) => return thread.join().map(Some).map_err(|_| no_result()),
             },
             recv(signals.wake()) -> _ => {
                 if signals.take().any(Signal::is_stop) && detaches() {
-                    return Ok(false);
+                    return Ok(None);
                 }
             }
         }

@@ -2,8 +2,7 @@
 
 use std::io::{Read, Write};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::atomic::AtomicBool;
 
 use crate::args::submit::LogsArgs;
 use crate::exit::{Code, Failure};
@@ -15,7 +14,6 @@ use crate::terminal::with_log_output;
 use crate::world::World;
 use posse_control::address::live_sockets;
 use posse_core::model::pod::Phase;
-use posse_core::model::refusal::Refusal;
 use posse_kube::api::objects::{LogQuery, Objects};
 use posse_submit::executor_logs::ExecutorLogs;
 use posse_submit::follow::Follower;
@@ -92,24 +90,21 @@ fn follow_pod(
     out: &mut dyn Write,
 ) -> Result<Code, Failure> {
     let (tail, app, pod) = (args.tail, app.to_owned(), pod.to_owned());
-    let is_read = Arc::new(AtomicBool::new(true));
-    let slot = Arc::clone(&is_read);
     let read = move |say: Listener<'_>| {
         let is_ended = &AtomicBool::new(false);
         let is_over = &|| {
             let folders = local_folders.as_ref();
             folders.is_some_and(|folders| live_sockets(Some(&app), folders).is_empty())
         };
-        let follower = LogFollower { objects, listener: say, tail, is_ended, is_over };
-        slot.store(follower.follow(&pod), Ordering::Release);
+        LogFollower { objects, listener: say, tail, is_ended, is_over }.follow(&pod)
     };
     let is_whole = with_log_output(out, args.raw, |out| {
-        follow::pump(Box::new(read), &start_signals()?, &mut || true, out)
+        follow::pump(read, &start_signals()?, &mut || true, out)
     });
     Ok(match is_whole? {
-        true if is_read.load(Ordering::Acquire) => Code::Clean,
-        true => Code::Failed,
-        false => follow::DETACHED,
+        Some(true) => Code::Clean,
+        Some(false) => Code::Failed,
+        None => follow::DETACHED,
     })
 }
 
@@ -157,27 +152,21 @@ fn executor_logs(
         group: args.group.clone(),
         tail: args.tail,
     };
-    let result: Arc<OnceLock<Result<(usize, usize), Refusal>>> = Arc::default();
-    let slot = Arc::clone(&result);
     let is_followed = args.follow;
     let read = move |listener: Listener<'_>| {
         let is_over = || match &local_folders {
             Some(folders) => live_sockets(Some(&logs.app), folders).is_empty(),
             None => has_driver_ended(&logs.objects, &logs.app),
         };
-        let read = match is_followed {
+        match is_followed {
             true => logs.follow(listener, &is_over).map(|()| (1, 1)),
             false => logs.read(listener),
-        };
-        drop(slot.set(read));
+        }
     };
-    let is_whole = with_log_output(out, args.raw, |out| {
-        follow::pump(Box::new(read), &start_signals()?, &mut || true, out)
+    let read = with_log_output(out, args.raw, |out| {
+        follow::pump(read, &start_signals()?, &mut || true, out)
     });
-    if !is_whole? {
-        return Ok(follow::DETACHED);
-    }
-    match result.get() {
+    match read? {
         Some(Ok((0, _))) => {
             let group = args.group.as_ref().map(|group| format!(" of group {group}"));
             let (group, namespace) = (group.unwrap_or_default(), &namespace.name);
@@ -186,14 +175,15 @@ fn executor_logs(
             Err(Failure::new(Code::Failed, message))
         }
         Some(Ok((n, 0))) => {
-            let what = if *n == 1 { "1 executor has" } else { "executors have" };
+            let what = if n == 1 { "1 executor has" } else { "executors have" };
             let message = format!("application {app}: {what} no log yet");
             Err(Failure::new(Code::Failed, message))
         }
         Some(Err(refusal)) => {
-            Err(namespace.refused("its executors cannot be listed", app, refusal))
+            Err(namespace.refused("its executors cannot be listed", app, &refusal))
         }
-        Some(Ok(_)) | None => Ok(Code::Clean),
+        Some(Ok(_)) => Ok(Code::Clean),
+        None => Ok(follow::DETACHED),
     }
 }
 

@@ -2,8 +2,8 @@
 
 use std::io::Write;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -183,20 +183,20 @@ fn create(
 ) -> Result<(Result<Meta, SubmitError>, bool), Failure> {
     let Submission { objects, plan, manifests, now_s } = *submission;
     let (objects, plan, manifests) = (objects.clone(), plan.clone(), manifests.clone());
-    let (is_interrupted, result) = (Arc::new(AtomicBool::new(false)), Arc::new(OnceLock::new()));
-    let (is_cancelled, slot) = (Arc::clone(&is_interrupted), Arc::clone(&result));
+    let is_interrupted = Arc::new(AtomicBool::new(false));
+    let is_cancelled = Arc::clone(&is_interrupted);
     let work = move |_: Listener<'_>| {
         let submission =
             Submission { objects: &objects, plan: &plan, manifests: &manifests, now_s };
-        drop(slot.set(submission.submit(&|| is_cancelled.load(Ordering::Acquire))));
+        submission.submit(&|| is_cancelled.load(Ordering::Acquire))
     };
     let mut interrupt = || {
         is_interrupted.store(true, Ordering::Release);
         log::info!("interrupted: if not all objects are created, those that are will be deleted");
         false
     };
-    follow::pump(Box::new(work), signals, &mut interrupt, out)?;
-    let created = result.get().cloned().unwrap_or(Err(SubmitError::Interrupted));
+    let created = follow::pump(work, signals, &mut interrupt, out)?;
+    let created = created.unwrap_or(Err(SubmitError::Interrupted));
     Ok((created, is_interrupted.load(Ordering::Acquire)))
 }
 
