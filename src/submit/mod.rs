@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::args::format::FormatArgs;
@@ -77,11 +76,11 @@ pub fn submit(args: &SubmitArgs, world: &World<'_>, out: &mut dyn Write) -> Resu
     settings::found::announce(request.file, world);
     let connection = Connection::told(&args.server, world)?;
     plan.or_namespace(&connection.namespace);
-    let mut objects_to_create = manifests(&plan)?;
-    objects_to_create.warnings.iter().for_each(|warning| log::warn!("{warning}"));
     let objects = Objects::new(connection.http.clone(), Some(&plan.namespace));
-    let now_s = Timestamp::now().as_second();
     let app = plan.app.clone();
+    let mut submission =
+        Submission { objects: objects.clone(), manifests: manifests(&plan)?, plan };
+    submission.manifests.warnings.iter().for_each(|warning| log::warn!("{warning}"));
     let failed = |why: SubmitError| {
         if matches!(why, SubmitError::AlreadyRunning(_)) && !args.dry_run {
             end_rests(&objects, &app);
@@ -89,22 +88,20 @@ pub fn submit(args: &SubmitArgs, world: &World<'_>, out: &mut dyn Write) -> Resu
         failure(&app, &connection, &why)
     };
     if let Some(outgoing) = outgoing.filter(|_| !args.dry_run) {
-        let submission =
-            Submission { objects: &objects, plan: &plan, manifests: &objects_to_create, now_s };
         submission.check().map_err(failed)?;
+        let plan = &mut submission.plan;
         plan.pod_files = PodFiles::Staged(outgoing.send(&plan.namespace, &plan.app)?);
-        objects_to_create = manifests(&plan)?;
+        submission.manifests = manifests(plan)?;
     }
-    let submission =
-        Submission { objects: &objects, plan: &plan, manifests: &objects_to_create, now_s };
     if args.dry_run {
         submission.check().map_err(failed)?;
-        return manifest::print(objects_to_create.all(), Output::Yaml, out);
+        return manifest::print(submission.manifests.all(), Output::Yaml, out);
     }
     let signals = start_signals()?;
     let (workload, is_interrupted) = create(&submission, &signals, out)?;
     let workload = workload.map_err(failed)?;
-    let kind = Kind::of(&objects_to_create.workload).unwrap_or(Kind::Job);
+    let plan = &submission.plan;
+    let kind = Kind::of(&submission.manifests.workload).unwrap_or(Kind::Job);
     let line = format!(
         "application {} submitted: {} in namespace {}",
         plan.app,
@@ -120,7 +117,7 @@ pub fn submit(args: &SubmitArgs, world: &World<'_>, out: &mut dyn Write) -> Resu
         return print(out, &format!("{}\n", one_line(&line))).map(|()| Code::Clean);
     }
     log::info!("{line}");
-    let follower = follower(args, &plan, objects, kind, workload, &connection);
+    let follower = follower(args, plan, objects, kind, workload, &connection);
     let code =
         with_log_output(out, args.raw, |out| follow::wait(follower, &connection, &signals, out))?;
     if code != follow::DETACHED {
@@ -177,19 +174,14 @@ fn run_waits(app: &str, namespace: &str, connection: &Connection) -> RunWaits {
 /// Creates the driver on a thread of its own, so that an interrupt works even if the server is slow. Also says whether
 /// there was one.
 fn create(
-    submission: &Submission<'_>,
+    submission: &Submission,
     signals: &Signals,
     out: &mut dyn Write,
 ) -> Result<(Result<Meta, SubmitError>, bool), Failure> {
-    let Submission { objects, plan, manifests, now_s } = *submission;
-    let (objects, plan, manifests) = (objects.clone(), plan.clone(), manifests.clone());
+    let submission = submission.clone();
     let is_interrupted = Arc::new(AtomicBool::new(false));
     let is_cancelled = Arc::clone(&is_interrupted);
-    let work = move |_: Listener<'_>| {
-        let submission =
-            Submission { objects: &objects, plan: &plan, manifests: &manifests, now_s };
-        submission.submit(&|| is_cancelled.load(Ordering::Acquire))
-    };
+    let work = move |_: Listener<'_>| submission.submit(&|| is_cancelled.load(Ordering::Acquire));
     let mut interrupt = || {
         is_interrupted.store(true, Ordering::Release);
         log::info!("interrupted: if not all objects are created, those that are will be deleted");

@@ -5,6 +5,7 @@ use std::fmt;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::manifests::Manifests;
@@ -66,13 +67,12 @@ impl fmt::Display for SubmitError {
 impl std::error::Error for SubmitError {}
 
 /// One submission.
-#[derive(Debug)]
-pub struct Submission<'a> {
-    pub objects: &'a Objects,
-    pub plan: &'a Plan,
-    pub manifests: &'a Manifests,
-    /// The current time, in seconds since 1970.
-    pub now_s: i64,
+#[derive(Clone, Debug)]
+pub struct Submission {
+    pub objects: Objects,
+    pub plan: Plan,
+    /// What is built from the plan.
+    pub manifests: Manifests,
 }
 
 /// An object that has one of our names.
@@ -110,7 +110,7 @@ impl ExistingObject {
     }
 }
 
-impl Submission<'_> {
+impl Submission {
     /// Asks the server whether it would accept all objects. Creates nothing.
     pub fn check(&self) -> Result<(), SubmitError> {
         let existing = self.find_existing()?;
@@ -124,10 +124,8 @@ impl Submission<'_> {
         self.dry_run(&existing)?;
         self.delete_existing(&existing)?;
         let mut created: Vec<CreatedObject> = Vec::new();
-        let workload = self
-            .create_all(&mut created, is_interrupted)
-            .map_err(|why| self.delete_created(created, why))?;
-        Ok(workload)
+        self.create_all(&mut created, is_interrupted)
+            .map_err(|why| self.delete_created(created, why))
     }
 
     /// Finds the objects that have our names and checks that we may replace them.
@@ -146,7 +144,7 @@ impl Submission<'_> {
         for kind in kinds {
             let is_other_kind =
                 matches!(kind, Kind::Job | Kind::Pod) && Some(kind) != workload_kind;
-            match ExistingObject::read(self.objects, kind, &name) {
+            match ExistingObject::read(&self.objects, kind, &name) {
                 Ok(None) => {}
                 Ok(Some(object)) => found.push(object),
                 Err(refusal) if is_other_kind && refusal.class == RefusalClass::Forbidden => {}
@@ -190,9 +188,9 @@ impl Submission<'_> {
         let submission = meta.annotation(SUBMISSION);
         let same = |one: &ExistingObject| one.meta.annotation(SUBMISSION) == submission;
         let has_workload = found.iter().any(|one| one.is_workload() && same(one));
-        let created_s = meta.creation_timestamp.as_ref().and_then(|text| text.parse().ok());
-        let age_s =
-            created_s.map_or(0, |created: jiff::Timestamp| self.now_s - created.as_second());
+        let created: Option<Timestamp> =
+            meta.creation_timestamp.as_ref().and_then(|text| text.parse().ok());
+        let age_s = created.map_or(0, |at| Timestamp::now().as_second() - at.as_second());
         if has_owner || has_workload || age_s > ABANDONED_AFTER_S {
             return Ok(());
         }
