@@ -1,11 +1,10 @@
 //! The connection of a command to an API server.
 
-use std::ffi::OsString;
 use std::path::Path;
 
 use crate::args::ServerArgs;
 use crate::exit::{Code, Failure};
-use crate::world::World;
+use crate::world::{Env, World};
 use posse_core::model::refusal::Refusal;
 use posse_kube::config::{CA_BUNDLES, Home, SERVICE_ACCOUNT_DIR, Sources};
 use posse_kube::http::Http;
@@ -43,9 +42,8 @@ impl Connection {
         context: Option<&str>,
         world: &World<'_>,
     ) -> Result<Self, Failure> {
-        let env = |name: &str| (world.env)(name).map(OsString::from);
         let kubeconfig = kubeconfig.map(|path| world.dir.join(path));
-        let sources = sources(kubeconfig.as_deref(), context, &env);
+        let sources = sources(kubeconfig.as_deref(), context, world.env);
         let invalid = |error: posse_kube::config::ConfigError| Failure::usage(error.to_string());
         let cluster = sources.resolve().map_err(invalid)?;
         let (namespace, home) = (cluster.namespace.clone(), cluster.home.clone());
@@ -69,7 +67,7 @@ impl Connection {
 pub(super) fn sources<'a>(
     kubeconfig: Option<&'a Path>,
     context: Option<&'a str>,
-    env: &'a dyn Fn(&str) -> Option<OsString>,
+    env: Env<'a>,
 ) -> Sources<'a> {
     Sources {
         kubeconfig,

@@ -1,7 +1,6 @@
 //! Fuzz targets: what reads bytes from outside. Each takes any bytes and must not panic, hang or grow
 //! without limit; some also check what they got.
 
-use std::ffi::OsString;
 use std::io::{self, Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -142,11 +141,10 @@ pub fn kubeconfig(bytes: &[u8]) {
         Path::new(folder.unwrap_or(".")).join(format!("posse-fuzz-{}", std::process::id()))
     });
     std::fs::write(file, bytes).expect("the folder can be written");
-    let env = |_: &str| None::<OsString>;
     let sources = Sources {
         kubeconfig: Some(file),
         context: None,
-        env: &env,
+        env: &|_| None,
         service_account_dir: Path::new("/nonexistent"),
         ca_bundles: &[],
     };

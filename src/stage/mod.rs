@@ -1,7 +1,6 @@
 //! `posse stage`: serves, uploads or downloads staged files.
 
 use std::cell::RefCell;
-use std::ffi::OsString;
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -99,8 +98,7 @@ fn serve(args: &ServeArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Cod
 /// The API server, as every command finds it; `None` if none is configured.
 fn pods(args: &ServeArgs, world: &World<'_>) -> Result<Option<Http>, Failure> {
     let is_named = args.server.kubeconfig.is_some() || args.server.context.is_some();
-    let env = |name: &str| (world.env)(name).map(OsString::from);
-    match sources(None, None, &env).resolve() {
+    match sources(None, None, world.env).resolve() {
         Err(ConfigError::Absent { .. }) if !is_named => Ok(None),
         Ok(_) | Err(_) => Ok(Some(Connection::new(&args.server, world)?.http)),
     }
@@ -263,9 +261,8 @@ fn transfer(
     authorities: Authorities,
     world: &World<'_>,
 ) -> Result<Transfer, Failure> {
-    let env = |name: &str| (world.env)(name).map(OsString::from);
     let peer = Peer { url: url.to_owned(), authorities, insecure: trust.insecure };
-    Transfer::new(&sources(None, None, &env), &peer)
+    Transfer::new(&sources(None, None, world.env), &peer)
         .map_err(|error| Failure::usage(error.to_string()))
 }
 

@@ -179,8 +179,7 @@ fn namespaces() -> Vec<CompletionCandidate> {
 
 fn contexts() -> Vec<CompletionCandidate> {
     with_typed(|typed, world| {
-        let env = |name: &str| (world.env)(name).map(OsString::from);
-        let all = sources(typed.namespace.server.kubeconfig.as_deref(), None, &env).contexts();
+        let all = sources(typed.namespace.server.kubeconfig.as_deref(), None, world.env).contexts();
         all.into_iter().map(CompletionCandidate::new).collect()
     })
 }

@@ -1,6 +1,5 @@
 //! Test support: credential plugins as scripts, and clients that depend on no environment.
 
-use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
@@ -70,7 +69,7 @@ fn counting_script(folder: &Folder, before: &str, expires: Option<&str>) -> Stri
 /// Sources that do not depend on the environment of the test process.
 pub(super) fn sources<'a>(
     kubeconfig: Option<&'a Path>,
-    env: &'a dyn Fn(&str) -> Option<OsString>,
+    env: &'a dyn Fn(&str) -> Option<String>,
 ) -> Sources<'a> {
     Sources {
         kubeconfig,
@@ -82,7 +81,7 @@ pub(super) fn sources<'a>(
 }
 
 /// An empty environment.
-pub(super) fn no_env(_: &str) -> Option<OsString> {
+pub(super) fn no_env(_: &str) -> Option<String> {
     None
 }
 

@@ -107,8 +107,6 @@ fn own_namespace(dir: &Path) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::ffi::OsString;
-
     use base64::Engine as _;
     use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 
@@ -128,7 +126,7 @@ mod tests {
         context: Option<&str>,
     ) -> Result<Cluster, String> {
         let env = |name: &str| {
-            variables.iter().find(|(given, _)| *given == name).map(|(_, v)| OsString::from(v))
+            variables.iter().find(|(given, _)| *given == name).map(|(_, v)| (*v).to_owned())
         };
         let sources =
             Sources { context, service_account_dir: folder.path(), ..sources(None, &env) };
@@ -262,7 +260,7 @@ mod tests {
         for (list, want) in
             [(None, Level::Debug), (Some(""), Level::Debug), (Some("/x"), Level::Warn)]
         {
-            let env = |name: &str| list.filter(|_| name == "KUBECONFIG").map(OsString::from);
+            let env = |name: &str| list.filter(|_| name == "KUBECONFIG").map(str::to_owned);
             assert_eq!(sources(None, &env).unused_level(), want, "{list:?}");
         }
         let folder = account();

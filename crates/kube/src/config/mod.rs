@@ -9,7 +9,6 @@ pub(crate) mod proxy;
 pub(crate) mod server;
 pub(crate) mod token_claims;
 
-use std::ffi::OsString;
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Read};
@@ -48,8 +47,8 @@ pub struct Sources<'a> {
     pub kubeconfig: Option<&'a Path>,
     /// `--context`: use this context of the kubeconfig, also inside a pod.
     pub context: Option<&'a str>,
-    /// Reads an environment variable.
-    pub env: &'a dyn Fn(&str) -> Option<OsString>,
+    /// Reads an environment variable; `None` also if it is not UTF-8.
+    pub env: &'a dyn Fn(&str) -> Option<String>,
     /// The folder of the service account's token, ca.crt and namespace.
     pub service_account_dir: &'a Path,
     /// Files with public certificate authorities, for a kubeconfig without one. The first file that
@@ -108,7 +107,7 @@ impl<'a> Sources<'a> {
 
     /// How loudly a configuration is named that a pod does not use. As client-go does it, a slip in the variable is told.
     pub(super) fn unused_level(&self) -> log::Level {
-        match (self.env)("KUBECONFIG").is_some_and(|list| !list.is_empty()) {
+        match self.var("KUBECONFIG").is_some() {
             true => log::Level::Warn,
             false => log::Level::Debug,
         }
@@ -119,15 +118,15 @@ impl<'a> Sources<'a> {
         kubeconfig::contexts(self)
     }
 
-    /// An environment variable; `None` if it is empty or not UTF-8.
+    /// An environment variable; `None` if it is empty.
     pub(crate) fn var(&self, name: &str) -> Option<String> {
-        (self.env)(name)?.into_string().ok().filter(|value| !value.is_empty())
+        (self.env)(name).filter(|value| !value.is_empty())
     }
 
     /// The certificate authorities to trust if the configuration names none. `field` is the field
     /// that the error names.
     pub(crate) fn public_roots(&self, field: &str) -> Result<Trust, ConfigError> {
-        if let Some(path) = (self.env)("SSL_CERT_FILE").filter(|path| !path.is_empty()) {
+        if let Some(path) = self.var("SSL_CERT_FILE") {
             return Ok(Trust::roots_file(PathBuf::from(path), "SSL_CERT_FILE".to_owned()));
         }
         match self.ca_bundles.iter().find(|path| Path::new(path).is_file()) {

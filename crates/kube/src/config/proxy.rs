@@ -113,8 +113,6 @@ fn contains(network: IpAddr, bits: u32, ip: IpAddr) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::ffi::OsString;
-
     use super::*;
     use crate::testing::{no_env, sources};
 
@@ -170,7 +168,7 @@ mod tests {
     #[track_caller]
     fn check_env(variables: &[(&str, &str)], want: Result<Option<&str>, &str>) {
         let env = |name: &str| {
-            variables.iter().find(|(given, _)| *given == name).map(|(_, v)| OsString::from(v))
+            variables.iter().find(|(given, _)| *given == name).map(|(_, v)| (*v).to_owned())
         };
         let server = Server::parse("https://10.96.0.1").unwrap();
         let found = from_env(&sources(None, &env), &server)
@@ -209,7 +207,7 @@ mod tests {
 
     #[test]
     fn http_proxy_does_not_apply_to_loopback() {
-        let env = |name: &str| (name == "HTTP_PROXY").then(|| OsString::from("p"));
+        let env = |name: &str| (name == "HTTP_PROXY").then(|| "p".to_owned());
         let server = Server::parse("http://127.0.0.1:8001").unwrap();
         assert_eq!(from_env(&sources(None, &env), &server).unwrap(), None);
         assert_eq!(from_env(&sources(None, &no_env), &server).unwrap(), None);

@@ -1,7 +1,6 @@
 //! A table of kubeconfigs with what kubectl makes of each: the server that it asks, the namespace, and what it sends
 //! as its identity. Where a kubectl is installed, it is asked, too.
 
-use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -479,19 +478,19 @@ impl World {
     }
 }
 
-fn kubeconfig_list(row: &Row, folder: &Folder) -> Option<OsString> {
+fn kubeconfig_list(row: &Row, folder: &Folder) -> Option<String> {
     let list = row.kubeconfig?.split(':').map(|name| match name {
         "" => PathBuf::new(),
         name => folder.path().join(name),
     });
-    Some(std::env::join_paths(list).unwrap())
+    Some(std::env::join_paths(list).unwrap().into_string().unwrap())
 }
 
 fn ask_ourselves(row: &Row, folder: &Folder) -> Result<(), String> {
     let list = kubeconfig_list(row, folder);
     let env = |name: &str| match name {
         "KUBECONFIG" => list.clone(),
-        "HOME" => Some(folder.path().into()),
+        "HOME" => Some(folder.path().display().to_string()),
         _ => None,
     };
     let sources = Sources { context: row.context, ..sources(None, &env) };

@@ -228,7 +228,7 @@ pub(super) fn is_listed(sources: &Sources<'_>) -> bool {
 
 /// The files of `$KUBECONFIG`, each once.
 fn listed(sources: &Sources<'_>) -> Option<Vec<PathBuf>> {
-    let list = (sources.env)("KUBECONFIG").filter(|list| !list.is_empty())?;
+    let list = sources.var("KUBECONFIG")?;
     let mut paths: Vec<PathBuf> = Vec::new();
     for path in std::env::split_paths(&list).filter(|path| !path.as_os_str().is_empty()) {
         if !paths.contains(&path) {
@@ -248,7 +248,7 @@ fn load(sources: &Sources<'_>) -> Result<Vec<Loaded>, ConfigError> {
     let listed = listed(sources);
     let is_named = listed.is_some();
     let at_home = || {
-        let home = (sources.env)("HOME").filter(|home| !home.is_empty());
+        let home = sources.var("HOME");
         home.map(|home| Path::new(&home).join(".kube").join("config")).into_iter().collect()
     };
     let paths: Vec<PathBuf> = listed.unwrap_or_else(at_home);

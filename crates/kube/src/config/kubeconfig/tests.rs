@@ -414,7 +414,7 @@ fn public_authorities_are_the_default() {
     let bundles = ["/nonexistent", bundle_text];
     let plain = Sources { ca_bundles: &bundles, ..sources(Some(&path), &no_env) };
     assert_eq!(root_of(&plain), format!("{bundle_text} ({bundle_text})"));
-    let env = |name: &str| (name == "SSL_CERT_FILE").then(|| OsString::from("/some/file"));
+    let env = |name: &str| (name == "SSL_CERT_FILE").then(|| "/some/file".to_owned());
     let with_variable = Sources { env: &env, ..plain };
     assert_eq!(root_of(&with_variable), "SSL_CERT_FILE (/some/file)");
     let error = Http::connect(with_variable.resolve().unwrap()).expect_err("no file");
