@@ -11,7 +11,7 @@ use crate::args::EventsArgs;
 use crate::args::format::Format;
 use crate::control_client::find_run;
 use crate::exit::{Code, Failure};
-use crate::listing::yaml;
+use crate::manifest::document;
 use crate::world::World;
 use posse_base::text::{one_line, printable, printable_json};
 use posse_wire::control::event::ACTED;
@@ -59,7 +59,7 @@ impl Printer {
         let event = || serde_json::from_str::<Value>(line).unwrap_or_default();
         match self.format {
             Some(Format::Json) => format!("{}\n", printable_json(line)),
-            Some(Format::Yaml) => printable_json(&yaml(line)).into_owned(),
+            Some(Format::Yaml) => printable_json(&document(&event())).into_owned(),
             Some(Format::Name) => one_line(&fact(&event()["event"])).into_owned() + "\n",
             None | Some(Format::Wide) => {
                 let rows = self.rows(&event(), now);

@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::io::Write;
 
+use serde_json::{Value, json};
+
 use crate::args::KillArgs;
 use crate::control_client::find_run;
 use crate::exit::{Code, Failure};
@@ -92,8 +94,8 @@ impl Listing for KillReport {
         text
     }
 
-    fn json(&self) -> String {
-        self.killed.to_json()
+    fn json(&self) -> Value {
+        json!(self.killed)
     }
 
     fn names(&self) -> Vec<String> {

@@ -16,7 +16,7 @@ pub(super) trait Listing {
     fn table(&self, is_wide: bool) -> String;
 
     /// One JSON value.
-    fn json(&self) -> String;
+    fn json(&self) -> Value;
 
     /// The names of what is listed.
     fn names(&self) -> Vec<String>;
@@ -31,23 +31,12 @@ pub(super) fn print_listing(
     match output.format() {
         None => print(out, &listing.table(false)),
         Some(Format::Wide) => print(out, &listing.table(true)),
-        Some(Format::Json) => print_json(out, &indented(&listing.json())),
-        Some(Format::Yaml) => print_json(out, &yaml(&listing.json())),
+        Some(Format::Json) => print_json(out, &format!("{:#}\n", listing.json())),
+        Some(Format::Yaml) => print_json(out, &document(&listing.json())),
         Some(Format::Name) => {
             let lines = listing.names().into_iter().map(|name| one_line(&name).into_owned() + "\n");
             print(out, &lines.collect::<String>())
         }
     }
     .map(|()| Code::Clean)
-}
-
-/// JSON for people too, as kubectl prints it.
-fn indented(json: &str) -> String {
-    let value = serde_json::from_str::<Value>(json);
-    value.map_or_else(|_| json.to_owned(), |value| format!("{value:#}")) + "\n"
-}
-
-/// JSON as a YAML document.
-pub(super) fn yaml(json: &str) -> String {
-    document(&serde_json::from_str::<Value>(json).unwrap_or_default())
 }

@@ -2,6 +2,8 @@
 
 use std::io::Write;
 
+use serde_json::{Value, json};
+
 use crate::args::ScaleArgs;
 use crate::args::words::Word;
 use crate::control_client::find_run;
@@ -11,7 +13,6 @@ use crate::world::World;
 use posse_control::client::Client;
 use posse_core::model::settings::{EXECUTORS_MAX, ScaleDown};
 use posse_wire::control::status_json::GroupJson;
-use posse_wire::control::target_body;
 
 /// `posse scale`.
 ///
@@ -78,8 +79,8 @@ impl Listing for ScaleReport {
         text
     }
 
-    fn json(&self) -> String {
-        String::from_utf8_lossy(&target_body(self.target)).into_owned()
+    fn json(&self) -> Value {
+        json!({"target": self.target})
     }
 
     fn names(&self) -> Vec<String> {

@@ -226,9 +226,8 @@ impl Listing for Apps {
         table(&heads, rows.map(|[_, rest @ ..]| rest).collect())
     }
 
-    fn json(&self) -> String {
-        let all: Value = self.apps.iter().map(|app| app.to_json(self.now_s)).collect();
-        format!("{all:#}")
+    fn json(&self) -> Value {
+        self.apps.iter().map(|app| app.to_json(self.now_s)).collect()
     }
 
     fn names(&self) -> Vec<String> {

@@ -215,7 +215,7 @@ impl Listing for Batches<'_> {
         text
     }
 
-    fn json(&self) -> String {
+    fn json(&self) -> Value {
         let all = self.batches.iter().map(|batch| {
             let pods: Vec<&str> = batch.pods.iter().map(|pod| pod.name.as_str()).collect();
             json!({
@@ -232,7 +232,7 @@ impl Listing for Batches<'_> {
         let objects = self.orphan_objects.iter().map(|left| {
             json!({"app": left.app, "kind": left.word(), "name": left.name, "removable": true})
         });
-        format!("{:#}", all.chain(objects).collect::<Value>())
+        all.chain(objects).collect()
     }
 
     /// What --yes removes.

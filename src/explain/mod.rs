@@ -187,8 +187,8 @@ impl Listing for Explanation {
         self.text.clone()
     }
 
-    fn json(&self) -> String {
-        self.json.to_string()
+    fn json(&self) -> Value {
+        self.json.clone()
     }
 
     fn names(&self) -> Vec<String> {

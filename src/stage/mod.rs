@@ -133,10 +133,9 @@ impl Listing for Bundles {
     }
 
     /// Without the secrets, which are in the ticket.
-    fn json(&self) -> String {
+    fn json(&self) -> Value {
         let all = self.0.iter();
-        let all = all.map(|one| json!({"id": one.id, "bytes": one.bytes, "file": one.file}));
-        format!("{:#}", all.collect::<Value>())
+        all.map(|one| json!({"id": one.id, "bytes": one.bytes, "file": one.file})).collect()
     }
 
     fn names(&self) -> Vec<String> {

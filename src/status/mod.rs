@@ -3,6 +3,7 @@
 use std::io::Write;
 
 use jiff::Timestamp;
+use serde_json::{Value, json};
 
 use crate::args::StatusArgs;
 use crate::control_client::find_run;
@@ -43,8 +44,8 @@ impl Listing for StatusListing {
         text
     }
 
-    fn json(&self) -> String {
-        self.status.to_json()
+    fn json(&self) -> Value {
+        json!(self.status)
     }
 
     /// The names of the pods, also for kubectl.
