@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 
 use crate::args::submit::LogsArgs;
 use crate::args::task::{
-    ArrayArg, TaskAddArgs, TaskArgs, TaskCommand, TaskGroupArgs, TaskKeysArgs, TaskListArgs,
-    TaskLogsArgs, TaskWaitArgs, by_name,
+    ArrayArg, TaskAddArgs, TaskCommand, TaskGroupArgs, TaskKeysArgs, TaskListArgs, TaskLogsArgs,
+    TaskWaitArgs, by_name,
 };
 use crate::args::words::Word;
 use crate::args::{ClientArgs, ShowProgress};
@@ -56,8 +56,12 @@ const TASKS_A_CALL: usize = 1_000;
 ///
 /// # Errors
 /// There is no such run, group or task, or the run refuses.
-pub fn task(args: &TaskArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Code, Failure> {
-    match &args.command {
+pub fn task(
+    command: &TaskCommand,
+    world: &World<'_>,
+    out: &mut dyn Write,
+) -> Result<Code, Failure> {
+    match command {
         TaskCommand::Add(args) => add(args, world, out),
         TaskCommand::List(args) => list(args, world, out),
         TaskCommand::Wait(args) => wait(args, world),

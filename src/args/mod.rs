@@ -31,9 +31,9 @@ pub mod words;
 use exec::ExecArgs;
 use format::FormatArgs;
 use output::OutputArgs;
-use stage::StageArgs;
+use stage::StageCommand;
 use submit::{AppsArgs, CopyArgs, LogsArgs, NamespaceArgs, StopArgs, SubmitArgs};
-use task::TaskArgs;
+use task::TaskCommand;
 use words::{Word, word};
 
 /// Keeps a driver's executors alive on Kubernetes.
@@ -109,8 +109,8 @@ pub enum Command {
     #[command(after_help = examples::WAIT)]
     Wait(WaitArgs),
     /// Add, list, await and cancel tasks of a run: work that runs once
-    #[command(after_help = examples::TASK)]
-    Task(TaskArgs),
+    #[command(subcommand, after_help = examples::TASK)]
+    Task(TaskCommand),
     /// Print the events of a run
     #[command(after_help = examples::EVENTS)]
     Events(EventsArgs),
@@ -118,7 +118,8 @@ pub enum Command {
     #[command(after_help = examples::EXPLAIN)]
     Explain(ExplainArgs),
     /// Bring files of this machine to the pods: serve, put, get
-    Stage(StageArgs),
+    #[command(subcommand)]
+    Stage(StageCommand),
 }
 
 /// The configuration file, and flags that override it.

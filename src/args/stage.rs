@@ -10,13 +10,6 @@ use super::{ServerArgs, duration_ms, named};
 use posse_encoding::quantity::Quantity;
 use posse_wire::names;
 
-/// `posse stage`.
-#[derive(Args, Clone, Debug)]
-pub struct StageArgs {
-    #[command(subcommand)]
-    pub command: StageCommand,
-}
-
 /// The commands of `posse stage`.
 #[derive(Clone, Debug, Subcommand)]
 pub enum StageCommand {

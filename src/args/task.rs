@@ -12,13 +12,6 @@ use posse_encoding::quantity::memory_error;
 use posse_wire::config::cpu_error;
 use posse_wire::names;
 
-/// `posse task`.
-#[derive(Args, Clone, Debug)]
-pub struct TaskArgs {
-    #[command(subcommand)]
-    pub command: TaskCommand,
-}
-
 /// What is done with tasks.
 #[derive(Clone, Debug, Subcommand)]
 pub enum TaskCommand {

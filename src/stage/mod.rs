@@ -9,9 +9,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::args::ShowProgress;
-use crate::args::stage::{
-    GetArgs, PutArgs, ServeArgs, StageArgs, StageCommand, StageFileArgs, TrustArgs,
-};
+use crate::args::stage::{GetArgs, PutArgs, ServeArgs, StageCommand, StageFileArgs, TrustArgs};
 use crate::connection::{Connection, sources};
 use crate::exit::{Code, Failure};
 use crate::listing::{Listing, print_listing};
@@ -39,8 +37,12 @@ const SUBMIT_TIMEOUT_MS: u64 = 300_000;
 ///
 /// # Errors
 /// Invalid arguments (exit code 2), or a failed transfer or server (1).
-pub fn stage(args: &StageArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Code, Failure> {
-    match &args.command {
+pub fn stage(
+    command: &StageCommand,
+    world: &World<'_>,
+    out: &mut dyn Write,
+) -> Result<Code, Failure> {
+    match command {
         StageCommand::Serve(args) => serve(args, world, out),
         StageCommand::Put(args) => put(args, world, out),
         StageCommand::Get(args) => get(args, world, out),
