@@ -22,7 +22,7 @@ use posse_wire::control::event_text::{fact, facts, string};
 /// # Errors
 /// There is no such run, the run refuses, or the connection ends before the run.
 pub fn events(args: &EventsArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Code, Failure> {
-    let client = find_run(&args.client.with_app(&args.words)?, world)?.client;
+    let client = find_run(&args.named.client()?, world)?.client;
     let mut printer = Printer::new(args.output.format(), Timestamp::now());
     let mut each = |line: &str| {
         if args.acts && !is_act(line) {

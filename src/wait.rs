@@ -20,7 +20,7 @@ const GROUP_BYTES_MAX: usize = 1 << 10;
 pub fn wait(args: &WaitArgs, world: &World<'_>) -> Result<Code, Failure> {
     let begin = Instant::now();
     let until = args.timeout.map(|ms| begin + Duration::from_millis(ms));
-    let named = args.client.with_app(&args.words)?;
+    let named = args.named.client()?;
     let found = once_there(until, || find_run(&named, world))?;
     let mut run = AwaitedRun::new(found, &named, until, world);
     let mut status = once_there(until, || Ok(run.client.status()?))?;

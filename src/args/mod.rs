@@ -101,7 +101,7 @@ pub enum Command {
     Kill(KillArgs),
     /// Say that the driver accepts executors
     #[command(after_help = examples::READY)]
-    Ready(ReadyArgs),
+    Ready(NamedArgs),
     /// Say which executors of a run have no work
     #[command(after_help = examples::IDLE)]
     Idle(IdleArgs),
@@ -336,6 +336,16 @@ pub struct ClientArgs {
     pub namespace: NamespaceArgs,
 }
 
+/// Selects a run, also by its application alone.
+#[derive(Args, Clone, Debug)]
+pub struct NamedArgs {
+    #[command(flatten)]
+    pub client: ClientArgs,
+    /// The application, as with --app
+    #[arg(value_name = "APP", value_parser = word, num_args = 0..=1)]
+    pub words: Vec<Word>,
+}
+
 /// `posse listen`.
 #[derive(Args, Clone, Debug)]
 pub struct ListenArgs {
@@ -350,10 +360,7 @@ pub struct ListenArgs {
 #[derive(Args, Clone, Debug)]
 pub struct StatusArgs {
     #[command(flatten)]
-    pub client: ClientArgs,
-    /// The application, as with --app
-    #[arg(value_name = "APP", value_parser = word, num_args = 0..=1)]
-    pub words: Vec<Word>,
+    pub named: NamedArgs,
     #[command(flatten)]
     pub output: FormatArgs,
 }
@@ -399,16 +406,6 @@ pub struct KillArgs {
     pub output: FormatArgs,
 }
 
-/// `posse ready`.
-#[derive(Args, Clone, Debug)]
-pub struct ReadyArgs {
-    #[command(flatten)]
-    pub client: ClientArgs,
-    /// The application, as with --app
-    #[arg(value_name = "APP", value_parser = word, num_args = 0..=1)]
-    pub words: Vec<Word>,
-}
-
 /// `posse idle`.
 #[derive(Args, Clone, Debug)]
 #[command(override_usage = "posse idle [OPTIONS] [APP] [ID]...")]
@@ -424,10 +421,7 @@ pub struct IdleArgs {
 #[derive(Args, Clone, Debug)]
 pub struct WaitArgs {
     #[command(flatten)]
-    pub client: ClientArgs,
-    /// The application, as with --app
-    #[arg(value_name = "APP", value_parser = word, num_args = 0..=1)]
-    pub words: Vec<Word>,
+    pub named: NamedArgs,
     /// How many executors have to run
     #[arg(long, value_name = "N", value_parser = executors(), required_unless_present = "ready")]
     pub running: Option<u32>,
@@ -446,10 +440,7 @@ pub struct WaitArgs {
 #[derive(Args, Clone, Debug)]
 pub struct EventsArgs {
     #[command(flatten)]
-    pub client: ClientArgs,
-    /// The application, as with --app
-    #[arg(value_name = "APP", value_parser = word, num_args = 0..=1)]
-    pub words: Vec<Word>,
+    pub named: NamedArgs,
     /// Print only events after the one with this number
     #[arg(long, value_name = "SEQ")]
     pub after: Option<u64>,

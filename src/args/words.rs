@@ -1,6 +1,6 @@
 //! The words of a command about a run: the application first, then numbers.
 
-use crate::args::ClientArgs;
+use crate::args::{ClientArgs, NamedArgs};
 use crate::exit::Failure;
 use posse_wire::names;
 
@@ -82,13 +82,15 @@ impl ClientArgs {
             }
         }
     }
+}
 
-    /// As `with_words`, for a command that takes no number.
+impl NamedArgs {
+    /// The run.
     ///
     /// # Errors
     /// As `with_words`, and if there is a number.
-    pub fn with_app(&self, words: &[Word]) -> Result<Self, Failure> {
-        match self.with_words(words)? {
+    pub fn client(&self) -> Result<ClientArgs, Failure> {
+        match self.client.with_words(&self.words)? {
             (client, numbers) if numbers.is_empty() => Ok(client),
             (_, numbers) => Err(Failure::usage(format!(
                 "unexpected argument {}: the name of an application begins with a letter",
@@ -130,7 +132,8 @@ mod tests {
             assert!(word(text).unwrap_err().contains(part), "{text}");
         }
         let client = ClientArgs::default();
-        assert!(client.with_app(&[Word::Number(1)]).is_err());
+        let named = NamedArgs { client: client.clone(), words: vec![Word::Number(1)] };
+        assert!(named.client().is_err());
         assert!(client.with_number(&[Word::Number(1), Word::Number(2)], "ID").is_err());
     }
 }

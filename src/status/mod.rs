@@ -19,7 +19,7 @@ use posse_wire::control::status_json::{
 
 /// `posse status`.
 pub fn status(args: &StatusArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Code, Failure> {
-    let client = find_run(&args.client.with_app(&args.words)?, world)?.client;
+    let client = find_run(&args.named.client()?, world)?.client;
     let listing = StatusListing { status: client.status()?, now: Timestamp::now() };
     print_listing(&listing, args.output, out)
 }
