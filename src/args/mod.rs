@@ -276,7 +276,7 @@ pub enum Output {
 }
 
 /// `posse cleanup`.
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Clone, Debug, Default)]
 #[command(group = clap::ArgGroup::new("apps").required(true).args(["app", "all_apps"]))]
 pub struct CleanupArgs {
     /// The application's name
@@ -285,9 +285,8 @@ pub struct CleanupArgs {
     /// Include all applications in the namespace
     #[arg(long, conflicts_with = "instance")]
     pub all_apps: bool,
-    /// The namespace [default: the service account's, or the context's]
-    #[arg(short, long, value_name = "NS", value_parser = named(names::namespace_error), help_heading = "API server")]
-    pub namespace: Option<String>,
+    #[command(flatten)]
+    pub namespace: NamespaceArgs,
     /// Include executors of this instance that have no owner
     #[arg(long, value_name = "ID", value_parser = named(names::instance_name_error))]
     pub instance: Option<String>,
@@ -315,8 +314,6 @@ pub struct CleanupArgs {
     pub spares_ended: bool,
     #[command(flatten)]
     pub output: FormatArgs,
-    #[command(flatten)]
-    pub server: ServerArgs,
 }
 
 /// Selects a run.

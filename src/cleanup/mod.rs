@@ -11,7 +11,6 @@ use log::Level;
 use serde_json::{Value, json};
 
 use crate::args::format::FormatArgs;
-use crate::args::submit::NamespaceArgs;
 use crate::args::{CleanupArgs, ClientArgs};
 use crate::connection::Connection;
 use crate::control_client::find_place;
@@ -54,19 +53,18 @@ pub fn cleanup(
     out: &mut dyn Write,
 ) -> Result<Code, Failure> {
     let app = args.app.as_deref();
-    let named = NamespaceArgs { namespace: args.namespace.clone(), server: args.server.clone() };
     let Namespace { connection, name: namespace } = match app {
         // A live run with --dev has the cluster of the earlier ones.
         Some(app) => {
-            let client =
-                ClientArgs { app: Some(app.to_owned()), namespace: named, ..ClientArgs::default() };
+            let (app, namespace) = (Some(app.to_owned()), args.namespace.clone());
+            let client = ClientArgs { app, namespace, ..ClientArgs::default() };
             match find_place(&client, world) {
                 // It is about those that have ended, and there is no choice between these.
                 Err(ClientError::Several { .. }) => Namespace::new(&client.namespace, world)?,
                 Ok(_) | Err(_) => locate(&client, false, world)?.namespace,
             }
         }
-        None => Namespace::new(&named, world)?,
+        None => Namespace::new(&args.namespace, world)?,
     };
     let pods = AppExecutors::new(connection.http.clone(), &namespace, app);
     let wall_ms = Timestamp::now().as_millisecond();

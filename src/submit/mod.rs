@@ -8,8 +8,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::args::format::FormatArgs;
-use crate::args::submit::SubmitArgs;
+use crate::args::submit::{NamespaceArgs, SubmitArgs};
 use crate::args::{CleanupArgs, FileArgs, Output, RunArgs, ServerArgs};
 use crate::connection::Connection;
 use crate::exit::{Code, Failure};
@@ -388,18 +387,10 @@ fn driver_template(
 fn remove_executors(app: &str, namespace: &str, server: &ServerArgs, world: &World<'_>) {
     let args = CleanupArgs {
         app: Some(app.to_owned()),
-        all_apps: false,
-        namespace: Some(namespace.to_owned()),
-        instance: None,
-        stale: None,
-        volumes: false,
-        secrets: false,
-        node_dir: None,
-        every: None,
+        namespace: NamespaceArgs { namespace: Some(namespace.to_owned()), server: server.clone() },
         yes: true,
         spares_ended: true,
-        output: FormatArgs::default(),
-        server: server.clone(),
+        ..CleanupArgs::default()
     };
     let mut text = Vec::new();
     let done = cleanup::cleanup(&args, world, &mut text);
