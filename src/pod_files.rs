@@ -17,29 +17,17 @@ const SECRET_BYTES_MAX: u64 = 700_000;
 /// The longest key of a Secret, in bytes.
 const KEY_BYTES_MAX: usize = 253;
 
-/// A file of this machine, and its name in the pods.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NamedFile {
-    pub path: PathBuf,
-    pub name: String,
-}
-
-impl NamedFile {
-    /// Reads `PATH` or `PATH=NAME`. The path of an existing file may have a `=`.
-    ///
-    /// # Errors
-    /// The name is not UTF-8.
-    pub fn parse(text: &Path, world: &World<'_>) -> Result<Self, Failure> {
-        let path = world.dir.join(text);
-        let pair = text.to_str().and_then(|text| text.rsplit_once('='));
-        if let Some((path, name)) = pair.filter(|_| !path.exists()) {
-            return Ok(Self { path: world.dir.join(path), name: name.to_owned() });
-        }
-        match path.file_name().and_then(|name| name.to_str()) {
-            Some(name) => Ok(Self { name: name.to_owned(), path }),
-            None => {
-                Err(Failure::usage(format!("--file {}: give it a name: PATH=NAME", text.display())))
-            }
+/// The file that `PATH` or `PATH=NAME` is, and its name in the pods. The path of an existing file may have a `=`.
+fn parse(text: &Path, world: &World<'_>) -> Result<(PathBuf, String), Failure> {
+    let path = world.dir.join(text);
+    let pair = text.to_str().and_then(|text| text.rsplit_once('='));
+    if let Some((path, name)) = pair.filter(|_| !path.exists()) {
+        return Ok((world.dir.join(path), name.to_owned()));
+    }
+    match path.file_name().and_then(|name| name.to_str()).map(str::to_owned) {
+        Some(name) => Ok((path, name)),
+        None => {
+            Err(Failure::usage(format!("--file {}: give it a name: PATH=NAME", text.display())))
         }
     }
 }
@@ -48,29 +36,19 @@ impl NamedFile {
 ///
 /// # Errors
 /// A file seems to be the configuration, or has no name.
-pub fn named(args: &SubmitArgs, world: &World<'_>) -> Result<Vec<NamedFile>, Failure> {
-    let files = named_all(args.stage.files.iter().cloned(), world)?;
+pub fn named(args: &SubmitArgs, world: &World<'_>) -> Result<Vec<(PathBuf, String)>, Failure> {
+    let files =
+        args.stage.files.iter().map(|text| parse(text, world)).collect::<Result<Vec<_>, _>>()?;
     if args.file.file.is_none()
-        && let Some(file) = files.iter().find(|file| is_configuration(&file.path))
+        && let Some((path, _)) = files.iter().find(|(path, _)| is_configuration(path))
     {
-        let shown = file.path.display();
+        let shown = path.display();
         return Err(Failure::usage(format!(
             "--file {shown}: --file is for files that the pods need, and this is a configuration of \
              posse: name the configuration with -f {shown}"
         )));
     }
     Ok(files)
-}
-
-/// The files that these words name: `PATH` or `PATH=NAME`.
-///
-/// # Errors
-/// A file has no name.
-fn named_all(
-    words: impl Iterator<Item = PathBuf>,
-    world: &World<'_>,
-) -> Result<Vec<NamedFile>, Failure> {
-    words.map(|text| NamedFile::parse(&text, world)).collect()
 }
 
 /// True if the file is a configuration of posse. Nobody has to name the keys `app` and `executors`.
@@ -88,11 +66,11 @@ fn is_configuration(path: &Path) -> bool {
 /// # Errors
 /// A file cannot be read, two have the same name, a name cannot be a key of a Secret, or they are too
 /// large.
-pub fn read(files: &[NamedFile]) -> Result<BTreeMap<String, Vec<u8>>, Failure> {
+pub fn read(files: &[(PathBuf, String)]) -> Result<BTreeMap<String, Vec<u8>>, Failure> {
     let mut names = BTreeSet::new();
     let mut contents = BTreeMap::new();
     let mut n_bytes = 0;
-    for NamedFile { path, name } in files {
+    for (path, name) in files {
         let failed = |why: String| Failure::usage(format!("--file {}: {why}", path.display()));
         if !names.insert(name) {
             return Err(failed(format!("two files are named `{name}`; write PATH=NAME")));

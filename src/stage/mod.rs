@@ -14,7 +14,6 @@ use crate::connection::{Connection, sources};
 use crate::exit::{Code, Failure};
 use crate::listing::{Listing, print_listing};
 use crate::namespace::start_signals;
-use crate::pod_files::NamedFile;
 use crate::progress::Progress;
 use crate::table::table;
 use crate::terminal::print;
@@ -183,7 +182,7 @@ impl Outgoing {
     /// The upload of `posse submit`; `None` if there is none.
     pub(super) fn of_submission(
         args: &StageFileArgs,
-        files: &[NamedFile],
+        files: &[(PathBuf, String)],
         world: &World<'_>,
     ) -> Result<Option<Self>, Failure> {
         let Some((url, token_file)) = args.stage_url.as_ref().zip(args.stage_token_file.as_ref())
@@ -196,9 +195,7 @@ impl Outgoing {
         let trust =
             TrustArgs { ca: args.stage_ca.clone(), insecure: false, timeout: SUBMIT_TIMEOUT_MS };
         let pod_url = args.stage_pod_url.as_ref();
-        let files: Vec<_> =
-            files.iter().map(|file| (file.path.clone(), file.name.clone())).collect();
-        Self::new((url, pod_url), &trust, token_file, &files, world).map(Some)
+        Self::new((url, pod_url), &trust, token_file, files, world).map(Some)
     }
 
     /// A ticket for these bundles.
