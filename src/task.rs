@@ -22,7 +22,7 @@ use crate::listing::{Listing, print_listing};
 use crate::logs::logs;
 use crate::progress::{Far, Progress};
 use crate::scale::only_group;
-use crate::table::table;
+use crate::table::{or_dash, table};
 use crate::task_values::TaskValues;
 use crate::terminal::with_log_output;
 use crate::world::World;
@@ -453,14 +453,13 @@ impl Listing for Tasks {
         match self.0.is_empty() {
             true => "there are no tasks\n".to_owned(),
             false if self.has_groups() => {
-                let heads = HEADS.map(str::to_owned);
-                let [key, state, executor, attempts, exit, reason] = heads;
-                let heads = ["GROUP".to_owned(), key, state, executor, attempts, exit, reason];
+                let [key, state, executor, attempts, exit, reason] = HEADS;
+                let heads = ["GROUP", key, state, executor, attempts, exit, reason];
                 let all = self.0.iter().map(|GroupTask { group, task }| {
                     let [key, state, executor, attempts, exit, reason] = row(task, is_wide);
                     [group.clone(), key, state, executor, attempts, exit, reason]
                 });
-                table(&heads, all.collect())
+                table(heads, all)
             }
             false => rows(self.0.iter().map(|one| &one.task), is_wide),
         }
@@ -484,18 +483,16 @@ impl Tasks {
 const HEADS: [&str; 6] = ["KEY", "STATE", "EXECUTOR", "ATTEMPTS", "EXIT", "REASON"];
 
 fn rows<'a>(tasks: impl Iterator<Item = &'a TaskStatusJson>, is_wide: bool) -> String {
-    let rows = tasks.map(|task| row(task, is_wide)).collect();
-    table(&HEADS.map(str::to_owned), rows)
+    table(HEADS, tasks.map(|task| row(task, is_wide)))
 }
 
 fn row(task: &TaskStatusJson, is_wide: bool) -> [String; 6] {
-    let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
     [
         task.key.clone(),
         task.state.clone(),
-        or_dash(task.executor.map(|id| id.to_string())),
+        or_dash(task.executor),
         task.attempts.to_string(),
-        or_dash(task.exit_code.map(|code| code.to_string())),
+        or_dash(task.exit_code),
         or_dash(if is_wide { why(task) } else { task.reason.clone() }),
     ]
 }

@@ -14,7 +14,7 @@ use crate::exit::{Code, Failure};
 use crate::listing::{Listing, print_listing};
 use crate::namespace::Namespace;
 use crate::settings::socket_folders;
-use crate::table::table;
+use crate::table::{or_dash, table};
 use crate::terminal::print;
 use crate::world::World;
 use posse_base::text::age;
@@ -211,19 +211,19 @@ impl Apps {
 
 impl Listing for Apps {
     fn table(&self, is_wide: bool) -> String {
-        let all = self.apps.iter().map(|app| (app, cells(app, self.now_s)));
+        let all = self.apps.iter().map(|app| cells(app, self.now_s));
         if is_wide {
-            return table(&WIDE_HEADS.map(str::to_owned), all.map(|(_, cells)| cells).collect());
+            return table(WIDE_HEADS, all);
         }
-        let heads = ["NAMESPACE", "NAME", "STATE", "EXECUTORS", "AGE", "DRIVER"].map(str::to_owned);
-        let rows = all.map(|(_, [namespace, name, state, executors, _, age, driver, ..])| {
+        let heads = ["NAMESPACE", "NAME", "STATE", "EXECUTORS", "AGE", "DRIVER"];
+        let rows = all.map(|[namespace, name, state, executors, _, age, driver, ..]| {
             [namespace, name, state, executors, age, driver]
         });
         if self.all_namespaces {
-            return table(&heads, rows.collect());
+            return table(heads, rows);
         }
         let [_, heads @ ..] = heads;
-        table(&heads, rows.map(|[_, rest @ ..]| rest).collect())
+        table(heads, rows.map(|[_, rest @ ..]| rest))
     }
 
     fn json(&self) -> Value {
@@ -255,7 +255,6 @@ const WIDE_HEADS: [&str; 16] = [
 ];
 
 fn cells(app: &App, now_s: i64) -> [String; 16] {
-    let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
     [
         app.namespace.clone(),
         app.name.clone(),
@@ -267,14 +266,14 @@ fn cells(app: &App, now_s: i64) -> [String; 16] {
         app.executors(),
         app.n_failed.to_string(),
         or_dash(app.created_s.map(|created_s| age(now_s - created_s))),
-        or_dash(app.driver.clone()),
-        or_dash(app.node.clone()),
+        or_dash(app.driver.as_ref()),
+        or_dash(app.node.as_ref()),
         or_dash(Some(app.standby.join(",")).filter(|names| !names.is_empty())),
-        or_dash(app.takeover.as_ref().map(|takeover| takeover.to_string())),
-        or_dash(app.instance.clone()),
+        or_dash(app.takeover.as_ref()),
+        or_dash(app.instance.as_ref()),
         app.n_failed_drivers.to_string(),
-        or_dash(app.exit_code.map(|code| code.to_string())),
-        or_dash(app.waiting.clone()),
+        or_dash(app.exit_code),
+        or_dash(app.waiting.as_ref()),
         format!("{:.2}", app.cost().cpu_hours()),
         format!("{:.2}", app.cost().memory_hours()),
     ]

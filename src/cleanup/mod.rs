@@ -18,7 +18,7 @@ use crate::exit::{Code, Failure};
 use crate::listing::{Listing, print_listing};
 use crate::location::locate;
 use crate::namespace::Namespace;
-use crate::table::table;
+use crate::table::{or_dash, table};
 use crate::terminal::print;
 use crate::world::World;
 use posse_control::client::ClientError;
@@ -169,7 +169,6 @@ impl Batch {
     }
 
     fn cells(&self) -> [String; 6] {
-        let or_dash = |text: Option<&String>| text.map_or_else(|| "-".to_owned(), Clone::clone);
         let InstanceLabels { app, instance } = &self.instance;
         let is_application_lease =
             self.lease.as_ref().is_some_and(|lease| lease.scope == LeaseScope::Application);
@@ -195,15 +194,14 @@ struct Batches<'a> {
 
 impl Listing for Batches<'_> {
     fn table(&self, is_wide: bool) -> String {
-        let heads =
-            ["APP", "INSTANCE", "EXECUTORS", "OWNER", "STATE", "VERDICT"].map(str::to_owned);
-        let rows: Vec<[String; 6]> = self.batches.iter().map(Batch::cells).collect();
-        let mut text = match (rows.is_empty(), self.shows_app || is_wide) {
+        let heads = ["APP", "INSTANCE", "EXECUTORS", "OWNER", "STATE", "VERDICT"];
+        let rows = self.batches.iter().map(Batch::cells);
+        let mut text = match (self.batches.is_empty(), self.shows_app || is_wide) {
             (true, _) => String::new(),
-            (false, true) => table(&heads, rows),
+            (false, true) => table(heads, rows),
             (false, false) => {
-                let without = |[_, cells @ ..]: [String; 6]| cells;
-                table(&without(heads), rows.into_iter().map(without).collect())
+                let [_, heads @ ..] = heads;
+                table(heads, rows.map(|[_, cells @ ..]| cells))
             }
         };
         for left in self.orphan_objects {

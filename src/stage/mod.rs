@@ -130,7 +130,7 @@ struct Bundles(Vec<Entry>);
 impl Listing for Bundles {
     fn table(&self, _is_wide: bool) -> String {
         let row = |one: &Entry| [one.id.clone(), one.bytes.to_string(), one.file.clone()];
-        table(&["ID", "BYTES", "FILE"].map(str::to_owned), self.0.iter().map(row).collect())
+        table(["ID", "BYTES", "FILE"], self.0.iter().map(row))
     }
 
     /// Without the secrets, which are in the ticket.

@@ -9,7 +9,7 @@ use crate::args::StatusArgs;
 use crate::control_client::find_run;
 use crate::exit::{Code, Failure};
 use crate::listing::{Listing, print_listing};
-use crate::table::table;
+use crate::table::{or_dash, table};
 use crate::world::World;
 use posse_base::text::{age, one_line, sanitize};
 use posse_core::policy::loss::MESSAGE_BYTES_MAX;
@@ -105,7 +105,7 @@ fn groups_table(groups: &[GroupJson], now: Timestamp, is_wide: bool) -> String {
     let heads = ["GROUP", "TARGET", "RUNNING", "STARTING", "ENDING", "LOST", "DONE", "WAITING FOR"];
     let rows = groups.iter().map(|group| group_row(group, now));
     if !is_wide {
-        return table(&heads.map(str::to_owned), rows.collect());
+        return table(heads, rows);
     }
     let [group, target, running, starting, ending, lost, done, waiting] = heads;
     let heads = [
@@ -114,19 +114,18 @@ fn groups_table(groups: &[GroupJson], now: Timestamp, is_wide: bool) -> String {
     ];
     let rows = rows.zip(groups).map(|(cells, one)| {
         let [group, target, running, starting, ending, lost, done, waiting] = cells;
-        let max = or_dash(one.max.map(|max| max.to_string()));
         let [min, ready, failed] = [one.min, one.ready, one.failed].map(|n| n.to_string());
-        let message = or_dash(one.message.clone());
+        let (max, message) = (or_dash(one.max), or_dash(one.message.as_ref()));
         [
             group, target, min, max, running, ready, starting, ending, failed, lost, done, waiting,
             message,
         ]
     });
-    table(&heads.map(str::to_owned), rows.collect())
+    table(heads, rows)
 }
 
 fn group_row(group: &GroupJson, now: Timestamp) -> [String; 8] {
-    let mut waiting = group.waiting.clone().unwrap_or_else(|| "-".to_owned());
+    let mut waiting = or_dash(group.waiting.as_ref());
     if let Some(since) = &group.since {
         waiting.push_str(&format!(", {} so far", age_of(since, now)));
     }
@@ -156,32 +155,28 @@ fn executors_table(executors: &[ExecutorJson], now: Timestamp, is_wide: bool) ->
     let heads = ["ID", "GROUP", "SLOT", "STATE", "AGE", "NODE"];
     let rows = executors.iter().map(|one| executor_row(one, now));
     if !is_wide {
-        return table(&heads.map(str::to_owned), rows.collect());
+        return table(heads, rows);
     }
     let [id, group, slot, state, age, node] = heads;
     let rows = rows.zip(executors).map(|([id, group, slot, state, age, node], one)| {
-        let [ip, host_ip] = [one.ip, one.host_ip].map(|ip| or_dash(ip.map(|ip| ip.to_string())));
-        let (pod, uid) = (one.pod.clone(), or_dash(one.uid.clone()));
+        let [ip, host_ip] = [one.ip, one.host_ip].map(or_dash);
+        let (pod, uid) = (one.pod.clone(), or_dash(one.uid.as_ref()));
         let ready = if one.ready { "yes" } else { "no" }.to_owned();
         [id, group, slot, state, ready, age, node, host_ip, ip, pod, uid]
     });
     let heads = [id, group, slot, state, "READY", age, node, "HOST IP", "IP", "POD", "UID"];
-    table(&heads.map(str::to_owned), rows.collect())
+    table(heads, rows)
 }
 
 fn executor_row(executor: &ExecutorJson, now: Timestamp) -> [String; 6] {
     [
         executor.id.to_string(),
         executor.group.clone(),
-        or_dash(executor.slot.map(|slot| slot.to_string())),
+        or_dash(executor.slot),
         executor.state.clone(),
         age_of(&executor.since, now),
-        or_dash(executor.node.clone()),
+        or_dash(executor.node.as_ref()),
     ]
-}
-
-fn or_dash(text: Option<String>) -> String {
-    text.unwrap_or_else(|| "-".to_owned())
 }
 
 #[cfg(test)]
