@@ -17,6 +17,7 @@ use crate::exit::{Code, Failure};
 use crate::explain::report::{ExecutorReport, in_order};
 use crate::listing::{Listing, print_listing};
 use crate::location::connect_as;
+use crate::namespace::Namespace;
 use crate::world::World;
 use posse_base::text::{age, one_line};
 use posse_core::model::pod::StartProblemKind;
@@ -248,15 +249,13 @@ fn explain_ended_run(
 ) -> Result<Code, Failure> {
     let why = &failure.message;
     let nothing = |more: &str| failed(format!("{why}; {more}"));
-    let server = Connection::new(&args.client.namespace.server, world)
+    let place = Namespace::new(&args.client.namespace, world)
         .map_err(|error| nothing(&format!("the cluster cannot be read either: {error}")))?;
-    let namespace =
-        args.client.namespace.namespace.clone().unwrap_or_else(|| server.namespace.clone());
-    let pods = Objects::new(server.http.clone(), Some(&namespace))
+    let (server, namespace, objects) = (&place.connection, &place.name, place.objects());
+    let pods = objects
         .executors(app, id)
         .map_err(|refusal| server.failure(&format!("{why}; its executors"), &refusal))?;
-    let apps = Objects::new(server.http.clone(), Some(&namespace));
-    let apps = posse_submit::apps::find(&apps, &[app.to_owned()]).unwrap_or_default();
+    let apps = place.apps(&objects, &[app.to_owned()]).unwrap_or_default();
     let ended = apps.iter().find_map(|app| Some((app, driver_line(app)?)));
     if let (true, None, Some((ended, line))) = (pods.is_empty(), id, &ended) {
         let application = ended.to_json(Timestamp::now().as_second());
@@ -278,7 +277,7 @@ fn explain_ended_run(
             namespace: namespace.clone(),
             ..RunNames::default()
         };
-        let cluster = ClusterReader::new(&server, &identity);
+        let cluster = ClusterReader::new(server, &identity);
         if id.is_none() {
             let line = ClusterReader::line(&pod, of_pod);
             report.pod = Some(pod);
