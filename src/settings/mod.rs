@@ -153,14 +153,12 @@ fn is_exclusive(config: &Config, args: &RunArgs, file: &str) -> Result<bool, Fai
 
 /// The folders for control sockets, from the environment.
 pub(super) fn socket_folders(world: &World<'_>) -> Vec<PathBuf> {
-    let env = |name: &str| (world.env)(name).filter(|value| !value.is_empty());
-    default_folders(env("XDG_RUNTIME_DIR").as_deref(), env("TMPDIR").as_deref())
+    default_folders((world.env)("XDG_RUNTIME_DIR").as_deref(), (world.env)("TMPDIR").as_deref())
 }
 
 /// The folders for credentials, from the environment.
 fn private_folders(world: &World<'_>) -> Vec<PathBuf> {
-    let env = |name: &str| (world.env)(name).filter(|value| !value.is_empty());
-    candidates(env("XDG_RUNTIME_DIR").as_deref(), env("TMPDIR").as_deref())
+    candidates((world.env)("XDG_RUNTIME_DIR").as_deref(), (world.env)("TMPDIR").as_deref())
 }
 
 /// True if there is a configuration file.
@@ -399,7 +397,6 @@ fn add_to_pod(
     template.mount_slot_volumes(group.pod.container.as_deref(), &group.volumes)
 }
 
-/// Volumes that outlive a run have no instance in their names, so two runs would use them at once.
 /// The Secret of tasks must not be that of an entry of `credentials`.
 fn check_secrets(config: &Config, app: &str, file: &str) -> Result<(), Failure> {
     let name = secret_name(app);
@@ -411,6 +408,7 @@ fn check_secrets(config: &Config, app: &str, file: &str) -> Result<(), Failure> 
     }
 }
 
+/// Volumes that outlive a run have no instance in their names, so two runs would use them at once.
 fn check_volumes(groups: &[GroupSettings], exclusive: bool, file: &str) -> Result<(), Failure> {
     let keeps = |group: &&GroupSettings| {
         group.volumes.iter().any(|volume| volume.keep == KeepVolume::Application)
@@ -473,7 +471,9 @@ fn driver(config: &mut Config, args: &RunArgs, env: Env<'_>) -> Result<Driver, F
 fn control(config: &Config, args: &RunArgs) -> Result<Control, Failure> {
     let control = match &args.control {
         Some(text) if text == "off" => Control::Off,
-        Some(text) => Control::At(parse_control("--control", text)?),
+        Some(text) => Control::At(
+            ControlAddr::parse(text).map_err(|why| Failure::usage(format!("--control: {why}")))?,
+        ),
         None => config.control.clone(),
     };
     let is_tcp = matches!(control, Control::At(ControlAddr::Tcp(_)));
@@ -523,10 +523,6 @@ fn page(config: &Config, args: &RunArgs, control: &Control) -> Result<Option<Lis
         }
         (page, _) => Ok(page),
     }
-}
-
-fn parse_control(from: &str, text: &str) -> Result<ControlAddr, Failure> {
-    ControlAddr::parse(text).map_err(|why| Failure::usage(format!("{from}: {why}")))
 }
 
 fn events(
