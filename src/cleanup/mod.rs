@@ -145,7 +145,7 @@ struct Batch {
 }
 
 /// The application and the instance by the pods' labels, which may be missing.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct InstanceLabels {
     app: Option<String>,
     instance: Option<String>,
@@ -280,18 +280,14 @@ impl Cleanup<'_> {
             .map_err(|refusal| self.connection.failure("cannot list the executors", &refusal))?;
         pods.retain(|pod| !self.args.spares_ended || !pod.phase.is_final());
         // By application and instance, owner, and whether the names are those of executors.
-        let mut sorted: BTreeMap<(String, Option<Owner>, bool), Vec<OrphanCandidate>> =
-            BTreeMap::new();
+        let mut sorted: BTreeMap<_, Vec<OrphanCandidate>> = BTreeMap::new();
         for pod in pods {
-            let key = format!("{} {}", text(pod.app.as_ref()), text(pod.instance.as_ref()));
-            sorted.entry((key, pod.owner.clone(), pod.has_executor_name)).or_default().push(pod);
+            let labels = InstanceLabels { app: pod.app.clone(), instance: pod.instance.clone() };
+            sorted.entry((labels, pod.owner.clone(), pod.has_executor_name)).or_default().push(pod);
         }
         let mut states: BTreeMap<Owner, OwnerState> = BTreeMap::new();
         let mut found = Vec::new();
-        for ((_, owner, have_executor_names), pods) in sorted {
-            let first = &pods[0];
-            let instance =
-                InstanceLabels { app: first.app.clone(), instance: first.instance.clone() };
+        for ((instance, owner, have_executor_names), pods) in sorted {
             let state = self.state(owner.as_ref(), &mut states);
             let lease = self.relevant_lease(&instance, &state);
             found.push((instance, owner, have_executor_names, state, pods, lease));
@@ -519,10 +515,6 @@ impl Cleanup<'_> {
             false
         })
     }
-}
-
-fn text(label: Option<&String>) -> &str {
-    label.map_or("", String::as_str)
 }
 
 /// Deletes the pod by its uid. Waits if the server throttles.
