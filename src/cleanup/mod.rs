@@ -12,7 +12,6 @@ use serde_json::{Value, json};
 
 use crate::args::format::FormatArgs;
 use crate::args::{CleanupArgs, ClientArgs};
-use crate::connection::Connection;
 use crate::control_client::find_place;
 use crate::exit::{Code, Failure};
 use crate::listing::{Listing, print_listing};
@@ -53,7 +52,7 @@ pub fn cleanup(
     out: &mut dyn Write,
 ) -> Result<Code, Failure> {
     let app = args.app.as_deref();
-    let Namespace { connection, name: namespace } = match app {
+    let place = match app {
         // A live run with --dev has the cluster of the earlier ones.
         Some(app) => {
             let (app, namespace) = (Some(app.to_owned()), args.namespace.clone());
@@ -66,18 +65,10 @@ pub fn cleanup(
         }
         None => Namespace::new(&args.namespace, world)?,
     };
-    let pods = AppExecutors::new(connection.http.clone(), &namespace, app);
+    let pods = AppExecutors::new(place.connection.http.clone(), &place.name, app);
     let wall_ms = Timestamp::now().as_millisecond();
     let lease_watch = world.lease_watch;
-    let mut cleanup = Cleanup {
-        args,
-        connection,
-        namespace,
-        pods,
-        wall_ms,
-        lease_watch,
-        renewed: BTreeSet::new(),
-    };
+    let mut cleanup = Cleanup { args, place, pods, wall_ms, lease_watch, renewed: BTreeSet::new() };
     if let Some(dir) = &args.node_dir {
         return cleanup.clean_node_dir(&world.dir.join(dir), out);
     }
@@ -86,7 +77,7 @@ pub fn cleanup(
     let output = args.output;
     if batches.is_empty() && orphan_objects.is_empty() && !output.is_for_programs() {
         let subject = app.map_or_else(|| "posse".to_owned(), |app| format!("app {app}"));
-        let text = format!("{subject} has no executors in namespace {}\n", cleanup.namespace);
+        let text = format!("{subject} has no executors in namespace {}\n", cleanup.place.name);
         return print(out, &text).map(|()| Code::Clean);
     }
     let listing =
@@ -260,8 +251,7 @@ fn count_each<'l>(orphan_objects: impl Iterator<Item = &'l OrphanObject>) -> Str
 /// One cleanup.
 struct Cleanup<'a> {
     args: &'a CleanupArgs,
-    connection: Connection,
-    namespace: String,
+    place: Namespace,
     pods: AppExecutors,
     /// The current time in milliseconds since 1970, for the age of Leases.
     wall_ms: i64,
@@ -274,10 +264,9 @@ impl Cleanup<'_> {
     /// All executors, and stale Leases without executors, with the verdict for each. Each owner is
     /// looked up once.
     fn batches(&mut self) -> Result<Vec<Batch>, Failure> {
-        let mut pods = self
-            .pods
-            .list()
-            .map_err(|refusal| self.connection.failure("cannot list the executors", &refusal))?;
+        let mut pods = self.pods.list().map_err(|refusal| {
+            self.place.connection.failure("cannot list the executors", &refusal)
+        })?;
         pods.retain(|pod| !self.args.spares_ended || !pod.phase.is_final());
         // By application and instance, owner, and whether the names are those of executors.
         let mut sorted: BTreeMap<_, Vec<OrphanCandidate>> = BTreeMap::new();
@@ -417,7 +406,7 @@ impl Cleanup<'_> {
     }
 
     fn leases(&self) -> Leases {
-        Leases::new(self.connection.http.clone(), self.namespace.as_str())
+        Leases::new(self.place.connection.http.clone(), self.place.name.as_str())
     }
 
     /// Deletes the removable executors, the Leases of instances without remaining executors, and the
@@ -486,8 +475,8 @@ impl Cleanup<'_> {
     /// Deletes the PodGroups of an instance whose gangs are gone. One without an owner would stay for ever.
     fn delete_pod_groups(&self, instance: &InstanceLabels) {
         let Some(selection) = instance.selection() else { return };
-        let deleted = pod_groups::delete_of(&self.connection.http, &self.namespace, &selection);
-        if let Err(refusal) = deleted {
+        let Namespace { connection, name } = &self.place;
+        if let Err(refusal) = pod_groups::delete_of(&connection.http, name, &selection) {
             // Who may not delete them has most likely made none.
             let is_forbidden = refusal.class == RefusalClass::Forbidden;
             let level = if is_forbidden { Level::Debug } else { Level::Warn };

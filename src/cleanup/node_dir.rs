@@ -87,7 +87,9 @@ impl Cleanup<'_> {
         folders.retain(|(run, _)| app.is_none_or(|app| app == run.app));
         if !folders.is_empty() {
             let busy = self.busy_runs(app).map_err(|refusal| {
-                self.connection.failure("cannot list pods and leases in all namespaces", &refusal)
+                self.place
+                    .connection
+                    .failure("cannot list pods and leases in all namespaces", &refusal)
             })?;
             folders.retain(|(run, _)| !busy.contains(run));
         }
@@ -122,7 +124,7 @@ impl Cleanup<'_> {
     /// The runs that have a pod that has not ended, or a Lease that somebody holds, in any namespace. The pod of a
     /// driver that has ended may stay for days.
     fn busy_runs(&self, app: Option<&str>) -> Result<BTreeSet<Selection>, Refusal> {
-        let mut busy = unfinished_runs(&self.connection.http)?;
+        let mut busy = unfinished_runs(&self.place.connection.http)?;
         let leases = self.leases().list_everywhere(app)?;
         let held = leases.into_iter().filter(|lease| self.is_held(lease));
         busy.extend(held.map(|lease| lease.selection));

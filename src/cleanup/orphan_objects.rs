@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use crate::cleanup::Cleanup;
 use crate::exit::Failure;
 use posse_core::model::refusal::Refusal;
-use posse_kube::api::objects::{Kind, Objects, apps_with_pods};
+use posse_kube::api::objects::{Kind, apps_with_pods};
 use posse_wire::k8s::labels::{APP, CREDENTIALS, VOLUME, component_selector};
 use posse_wire::k8s::lease::NamedLease;
 use posse_wire::k8s::object::Meta;
@@ -47,7 +47,7 @@ impl Cleanup<'_> {
         let mut found = Vec::new();
         for (_, kind, component, what) in kinds.into_iter().filter(|(is_asked, ..)| *is_asked) {
             let some = self.find(kind, component);
-            found.extend(some.map_err(|refusal| self.connection.failure(what, &refusal))?);
+            found.extend(some.map_err(|refusal| self.place.connection.failure(what, &refusal))?);
         }
         Ok(found)
     }
@@ -55,7 +55,7 @@ impl Cleanup<'_> {
     fn find(&self, kind: Kind, component: (&str, &str)) -> Result<Vec<OrphanObject>, Refusal> {
         let app = self.args.app.as_deref();
         let selector = component_selector(component, app, None);
-        let (mut found, _) = self.objects().list(kind, &selector, &Meta::parse)?;
+        let (mut found, _) = self.place.objects().list(kind, &selector, &Meta::parse)?;
         // Those that are being deleted need nothing more.
         found.retain(|meta| !meta.is_deleting());
         if found.is_empty() {
@@ -78,7 +78,7 @@ impl Cleanup<'_> {
 
     /// The applications that have a pod, or a Lease that somebody holds.
     fn busy_apps(&self, app: Option<&str>) -> Result<BTreeSet<String>, Refusal> {
-        let mut busy = apps_with_pods(&self.connection.http, &self.namespace)?;
+        let mut busy = apps_with_pods(&self.place.connection.http, &self.place.name)?;
         let held = self.leases().list(app)?.into_iter().filter(|lease| self.is_held(lease));
         busy.extend(held.map(|lease| lease.selection.app));
         Ok(busy)
@@ -95,12 +95,8 @@ impl Cleanup<'_> {
     pub(super) fn delete_object(&self, left: &OrphanObject) -> Result<(), Refusal> {
         let OrphanObject { kind, name, uid, version, .. } = left;
         if *kind == Kind::Secret {
-            return self.objects().delete_version(*kind, name, uid, version);
+            return self.place.objects().delete_version(*kind, name, uid, version);
         }
-        self.objects().delete(*kind, name, uid, None)
-    }
-
-    fn objects(&self) -> Objects {
-        Objects::new(self.connection.http.clone(), Some(&self.namespace))
+        self.place.objects().delete(*kind, name, uid, None)
     }
 }
