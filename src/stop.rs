@@ -218,22 +218,9 @@ mod tests {
     use posse_testing::{Answer, TestServer};
     use serde_json::json;
 
-    use crate::testing::Folder;
+    use crate::testing::{Broken, Folder};
 
     use super::*;
-
-    /// A stdout that takes nothing.
-    struct Broken(io::ErrorKind);
-
-    impl Write for Broken {
-        fn write(&mut self, _: &[u8]) -> io::Result<usize> {
-            Err(self.0.into())
-        }
-
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
 
     #[test]
     fn all_are_stopped_though_nobody_can_read_it() {

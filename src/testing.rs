@@ -1,13 +1,26 @@
 //! Helpers for the tests of the command line: a temporary folder, in which posse is run.
 
 use std::ffi::OsString;
-use std::io::Write;
+use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
 use crate::program::run;
 use crate::world::World;
+
+/// A stdout that takes nothing.
+pub(super) struct Broken(pub(super) io::ErrorKind);
+
+impl Write for Broken {
+    fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+        Err(self.0.into())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
 
 /// A temporary folder with files, in which posse is run.
 pub(super) struct Folder(posse_testing::Folder);

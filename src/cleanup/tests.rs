@@ -1,97 +1,67 @@
 //! `posse cleanup` against a scripted API server.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::io;
-use std::net::TcpListener;
-use std::sync::{Arc, Mutex};
+use std::io::ErrorKind;
+use std::sync::Mutex;
 
+use posse_testing::{Answer, Seen, TestServer};
 use serde_json::{Value, json};
 
-use crate::testing::Folder;
-use posse_serve::{Handler, Limits, Listen, Request, Responder, Server};
+use crate::testing::{Broken, Folder};
 
-const PODS: &str = "/api/v1/namespaces/n/pods";
-const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/n/leases";
-
-/// A status and a body.
-type Answer = (u16, Value);
-
-/// The answers to each call, in order, and the received calls.
-#[derive(Default)]
-struct Script {
-    answers: Mutex<BTreeMap<String, VecDeque<Answer>>>,
-    asked: Mutex<Vec<String>>,
-}
-
-impl Handler for Script {
-    fn handle(&self, request: Request, responder: Responder<'_>) -> io::Result<()> {
-        let body: Value = serde_json::from_slice(&request.body).unwrap_or_default();
-        let mut call = format!("{} {}", request.method, request.path);
-        if let Some(token) = request.query("continue") {
-            call.push_str(&format!("?continue={token}"));
-        }
-        let guard = body["preconditions"].as_object().map(|guard| json!(guard).to_string());
-        let asked = format!("{call} {}", guard.unwrap_or_default());
-        self.asked.lock().unwrap().push(asked.trim_end().to_owned());
-        let mut answers = self.answers.lock().unwrap();
-        let next = answers.get_mut(&call).and_then(VecDeque::pop_front);
-        let (status, body) = next.unwrap_or_else(|| {
-            (404, status("NotFound", &format!("the script has nothing for {call}")))
-        });
-        let headers = [("content-type", "application/json")];
-        responder.send(status, &headers, body.to_string().as_bytes())
-    }
-}
+const PODS: &str = "/api/v1/namespaces/default/pods";
+const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/default/leases";
 
 /// A scripted server, and a folder with its kubeconfig.
 struct Scene {
     folder: Folder,
-    script: Arc<Script>,
-    _server: Server,
+    server: TestServer,
 }
 
 impl Scene {
+    /// `answers`: to each call, in order.
     fn new(answers: Vec<(String, u16, Value)>) -> Self {
-        let script = Arc::new(Script::default());
+        let mut script: BTreeMap<String, VecDeque<(u16, Value)>> = BTreeMap::new();
         for (call, status, body) in answers {
-            let mut known = script.answers.lock().unwrap();
-            known.entry(call).or_default().push_back((status, body));
+            script.entry(call).or_default().push_back((status, body));
         }
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let url = format!("http://{}", listener.local_addr().unwrap());
-        let handler = Arc::clone(&script) as Arc<dyn Handler>;
-        let server =
-            Server::start(Listen::Tcp(listener), Limits::default(), "script", handler).unwrap();
-        let kubeconfig = format!(
-            "apiVersion: v1\nkind: Config\ncurrent-context: c\n\
-             contexts: [{{name: c, context: {{cluster: c, namespace: n, user: ''}}}}]\n\
-             clusters: [{{name: c, cluster: {{server: '{url}'}}}}]\nusers: []\n"
-        );
-        Self { folder: Folder::new(&[("k", &kubeconfig)]), script, _server: server }
+        let script = Mutex::new(script);
+        let server = TestServer::start(None, move |seen| {
+            let call = call_of(seen);
+            let next = script.lock().unwrap().get_mut(&call).and_then(VecDeque::pop_front);
+            let (status, body) = next.unwrap_or_else(|| {
+                (404, status("NotFound", &format!("the script has nothing for {call}")))
+            });
+            Answer::json(status, body.to_string())
+        });
+        Self { folder: Folder::with_server(server.address), server }
     }
 
     fn cleanup(&self, args: &str) -> (u8, String, String) {
         self.folder.posse(&format!("cleanup --app a --kubeconfig k {args}"))
     }
 
-    /// The received DELETE calls.
+    /// The received calls.
+    fn asked(&self) -> Vec<String> {
+        let asked = self.server.seen().into_iter().map(|seen| {
+            let body: Value = serde_json::from_slice(&seen.body).unwrap_or_default();
+            let guard = body["preconditions"].as_object().map(|guard| json!(guard).to_string());
+            format!("{} {}", call_of(&seen), guard.unwrap_or_default()).trim_end().to_owned()
+        });
+        asked.collect()
+    }
+
     fn deletes(&self) -> Vec<String> {
-        let asked = std::mem::take(&mut *self.script.asked.lock().unwrap());
-        asked.into_iter().filter(|call| call.starts_with("DELETE")).collect()
+        self.asked().into_iter().filter(|call| call.starts_with("DELETE")).collect()
     }
 }
 
-/// A stdout whose reader has gone.
-struct NoReader;
-
-impl io::Write for NoReader {
-    fn write(&mut self, _: &[u8]) -> io::Result<usize> {
-        Err(io::ErrorKind::BrokenPipe.into())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
+/// The method, the path, and the token of a list's next page.
+fn call_of(seen: &Seen) -> String {
+    let line = seen.line().trim_end_matches(" HTTP/1.1");
+    let (call, query) = line.split_once('?').unwrap_or((line, ""));
+    let token = query.split('&').find(|pair| pair.starts_with("continue="));
+    token.map_or_else(|| call.to_owned(), |token| format!("{call}?{token}"))
 }
 
 fn status(reason: &str, message: &str) -> Value {
@@ -164,7 +134,6 @@ over      2          done     succeeded  removable: their owner has ended
 nothing was removed; the same with --yes removes 3 executors
 ";
     assert_eq!(out, want);
-    let asked = scene.script.asked.lock().unwrap().clone();
     // Each owner is looked up once, and no Lease is read without --stale.
     let calls = [
         format!("GET {PODS}"),
@@ -173,7 +142,7 @@ nothing was removed; the same with --yes removes 3 executors
         format!("GET {PODS}/live"),
         format!("GET {PODS}/done"),
     ];
-    assert_eq!(asked, calls);
+    assert_eq!(scene.asked(), calls);
 }
 
 #[test]
@@ -309,7 +278,7 @@ fn a_lease_that_is_renewed_while_it_is_watched_is_not_stale() {
 /// A reader that has gone ends nothing that --yes began, and the JSON has what is removed.
 #[test]
 fn what_nobody_reads_is_removed_all_the_same() {
-    let claims = "/api/v1/namespaces/n/persistentvolumeclaims";
+    let claims = "/api/v1/namespaces/default/persistentvolumeclaims";
     let claim = json!({"metadata": {"name": "a-k-data-0", "namespace": "n", "uid": "c1", "resourceVersion": "1",
         "labels": {"posse.dev/app": "a", "posse.dev/instance": "k"}}});
     let scene = || {
@@ -331,7 +300,7 @@ fn what_nobody_reads_is_removed_all_the_same() {
     );
     let scene = scene();
     let args = "cleanup --app a --kubeconfig k --volumes --yes";
-    scene.folder.posse_to(args, &[], &mut NoReader);
+    scene.folder.posse_to(args, &[], &mut Broken(ErrorKind::BrokenPipe));
     assert_eq!(scene.deletes().len(), 1);
 }
 
@@ -341,7 +310,7 @@ fn the_claims_of_a_renewed_lease_stay() {
     let old = lease("a", "k", "2020-01-01T00:00:00.000000Z");
     let mut renewed = old.clone();
     renewed["metadata"]["resourceVersion"] = "6".into();
-    let claims = "/api/v1/namespaces/n/persistentvolumeclaims";
+    let claims = "/api/v1/namespaces/default/persistentvolumeclaims";
     let claim = json!({"metadata": {"name": "a-k-data-0", "namespace": "ns", "uid": "c1", "resourceVersion": "1",
         "labels": {"posse.dev/app": "a", "posse.dev/instance": "k"}}});
     let scene = Scene::new(vec![
@@ -398,7 +367,7 @@ fn no_executors_and_an_unreachable_server() {
         (format!("GET {PODS}"), 403, status("Forbidden", "pods is forbidden: you may not")),
     ]);
     let (code, out, _) = scene.cleanup("--yes");
-    assert_eq!((code, out.as_str()), (0, "app a has no executors in namespace n\n"));
+    assert_eq!((code, out.as_str()), (0, "app a has no executors in namespace default\n"));
     let (code, out, _) = scene.cleanup("--yes");
     assert_eq!(code, 0);
     assert!(out.ends_with("\nthere is nothing to remove\n"), "{out}");
@@ -406,8 +375,7 @@ fn no_executors_and_an_unreachable_server() {
     assert_eq!((code, out.as_str()), (3, ""));
     assert!(err.starts_with("posse: cannot list the executors: http://127.0.0.1:"), "{err}");
     assert!(err.ends_with(": pods is forbidden: you may not (403)\n"), "{err}");
-    let Scene { folder, _server: server, .. } = scene;
-    server.stop();
+    let folder = Folder::with_server("127.0.0.1:1".parse().unwrap());
     let (code, _, err) = folder.posse("cleanup --app a --kubeconfig k");
     assert_eq!(code, 3, "{err}");
     assert!(err.contains("Connection refused"), "{err}");
@@ -473,7 +441,7 @@ fn the_pod_groups_of_an_ended_instance_go_with_its_executors() {
         ]);
     }
     let refusal = status("Forbidden", "no");
-    let groups = format!("DELETE {apis}/v1alpha2/namespaces/n/podgroups");
+    let groups = format!("DELETE {apis}/v1alpha2/namespaces/default/podgroups");
     answers.extend([(groups.clone(), 200, json!({})), (groups.clone(), 403, refusal)]);
     let scene = Scene::new(answers);
     scene.cleanup("--yes");
