@@ -152,7 +152,7 @@ impl Claims {
             volume["spec"]["storageClassName"] = class.clone();
         }
         let mut state = api.lock();
-        state.ensure(Kind::PersistentVolume, &name, volume);
+        state.ensure(Kind::PersistentVolume, "", &name, volume);
         let key = Key::new(Kind::PersistentVolume, "", &name);
         if let Some(volume) = state.store.get(&key).cloned() {
             let message = format!("Successfully provisioned volume {name} using {PROVISIONER}");

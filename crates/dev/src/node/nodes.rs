@@ -49,7 +49,7 @@ impl Nodes {
                 "spec": {},
             });
             self.set_status(name, &mut node, &state.now);
-            state.ensure(Kind::Node, name, node);
+            state.ensure(Kind::Node, "", name, node);
         }
     }
 

@@ -84,18 +84,21 @@ impl State {
         (0..5).map(|_| letter(&mut self.rng)).collect()
     }
 
-    /// Stores a new cluster-wide object unless it exists.
-    pub(crate) fn ensure(&mut self, kind: Kind, name: &str, mut value: Value) {
-        if self.store.get(&Key::new(kind, "", name)).is_some() {
+    /// Stores a new object unless it exists.
+    pub(crate) fn ensure(&mut self, kind: Kind, namespace: &str, name: &str, mut value: Value) {
+        if self.store.get(&Key::new(kind, namespace, name)).is_some() {
             return;
         }
         let uid = self.new_uid();
         let now = self.now.clone();
         let metadata = metadata_mut(&mut value);
+        if kind.is_namespaced() {
+            metadata.insert("namespace".to_owned(), namespace.into());
+        }
         metadata.insert("name".to_owned(), name.into());
         metadata.insert("uid".to_owned(), uid.into());
         metadata.insert("creationTimestamp".to_owned(), now.into());
-        self.store.put(kind, value);
+        self.create(kind, value);
     }
 
     /// Stores a namespace unless it exists.
@@ -105,8 +108,7 @@ impl State {
             "spec": { "finalizers": ["kubernetes"] },
             "status": { "phase": "Active" },
         });
-        self.ensure(Kind::Namespace, name, value);
-        namespaces::ensure_objects(self, name);
+        self.ensure(Kind::Namespace, "", name, value);
     }
 
     /// Stores a new object, and deletes it again if none of its owners exists any more.

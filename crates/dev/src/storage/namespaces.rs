@@ -22,19 +22,6 @@ pub(crate) fn ensure_objects(state: &mut State, namespace: &str) {
         return;
     }
     let certificate = json!({ "data": { "ca.crt": state.authority } });
-    for (kind, name, mut value) in [
-        (Kind::ServiceAccount, DEFAULT_ACCOUNT, json!({})),
-        (Kind::ConfigMap, ROOT_CA, certificate),
-    ] {
-        if state.store.get(&Key::new(kind, namespace, name)).is_some() {
-            continue;
-        }
-        value["metadata"] = json!({
-            "name": name,
-            "namespace": namespace,
-            "uid": state.new_uid(),
-            "creationTimestamp": state.now,
-        });
-        state.create(kind, value);
-    }
+    state.ensure(Kind::ServiceAccount, namespace, DEFAULT_ACCOUNT, json!({}));
+    state.ensure(Kind::ConfigMap, namespace, ROOT_CA, certificate);
 }

@@ -214,7 +214,7 @@ pub(crate) fn create_default_roles(state: &mut State) {
         let note = json!({ "rbac.authorization.kubernetes.io/autoupdate": "true" });
         let metadata = json!({ "labels": labels, "annotations": note });
         let value = json!({ "metadata": metadata, "rules": rules });
-        state.ensure(Kind::ClusterRole, role, value);
+        state.ensure(Kind::ClusterRole, "", role, value);
         let subjects: Vec<Value> = groups
             .split_whitespace()
             .map(|group| json!({ "kind": "Group", "apiGroup": GROUP, "name": group }))
@@ -222,7 +222,7 @@ pub(crate) fn create_default_roles(state: &mut State) {
         if !subjects.is_empty() {
             let reference = json!({ "apiGroup": GROUP, "kind": "ClusterRole", "name": role });
             let value = json!({ "metadata": metadata, "subjects": subjects, "roleRef": reference });
-            state.ensure(Kind::ClusterRoleBinding, role, value);
+            state.ensure(Kind::ClusterRoleBinding, "", role, value);
         }
     }
 }
