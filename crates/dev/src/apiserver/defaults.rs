@@ -90,10 +90,8 @@ pub(crate) fn fill(kind: Kind, value: &mut Value) {
 fn label_with_name(namespace: &mut Value) {
     let name = text_at(namespace, "/metadata/name").to_owned();
     if !name.is_empty() {
-        let labels = metadata_mut(namespace).entry("labels").or_insert_with(|| json!({}));
-        if let Some(labels) = labels.as_object_mut() {
-            labels.insert("kubernetes.io/metadata.name".to_owned(), name.into());
-        }
+        let labels = object_mut(&mut namespace["metadata"], "labels");
+        labels.insert("kubernetes.io/metadata.name".to_owned(), name.into());
     }
 }
 

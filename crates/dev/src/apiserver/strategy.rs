@@ -6,17 +6,17 @@ use serde_json::{Map, Value, json};
 use crate::apiserver::defaults;
 use crate::schema::kind::Kind;
 use crate::schema::status::StatusError;
-use crate::storage::object::{array_at, metadata_mut, object_mut, text_at};
+use crate::storage::object::{array_at, array_mut, metadata_mut, object_mut, text_at};
 use crate::storage::pods::GATED;
 
 /// The admission plugins that look at the new object only.
 pub(crate) fn admit(kind: Kind, name: &str, value: &mut Value) -> Result<(), StatusError> {
     if kind == Kind::Pod {
         priority(name, value)?;
-        tolerations(object_mut(value, "spec"));
+        tolerations(value);
         runtime_class(name, value)?;
     } else if kind == Kind::Node {
-        add_not_ready_taint(object_mut(value, "spec"));
+        add_not_ready_taint(value);
     }
     Ok(())
 }
@@ -49,10 +49,9 @@ fn runtime_class(name: &str, pod: &Value) -> Result<(), StatusError> {
 
 /// The plugin DefaultTolerationSeconds: pods tolerate not-ready and unreachable nodes for five
 /// minutes by default.
-fn tolerations(spec: &mut Map<String, Value>) {
+fn tolerations(pod: &mut Value) {
     const SECONDS: i64 = 300;
-    let list = spec.entry("tolerations").or_insert_with(|| json!([]));
-    let Some(list) = list.as_array_mut() else { return };
+    let list = array_mut(&mut pod["spec"], "tolerations");
     for key in ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"] {
         let tolerated = list.iter().any(|toleration| {
             matches!(text_at(toleration, "/effect"), "" | "NoExecute")
@@ -70,10 +69,9 @@ fn tolerations(spec: &mut Map<String, Value>) {
 }
 
 /// The plugin TaintNodesByCondition: a new node is not ready.
-fn add_not_ready_taint(spec: &mut Map<String, Value>) {
+fn add_not_ready_taint(node: &mut Value) {
     const KEY: &str = "node.kubernetes.io/not-ready";
-    let taints = spec.entry("taints").or_insert_with(|| json!([]));
-    let Some(taints) = taints.as_array_mut() else { return };
+    let taints = array_mut(&mut node["spec"], "taints");
     let has =
         |taint: &Value| text_at(taint, "/key") == KEY && text_at(taint, "/effect") == "NoSchedule";
     if !taints.iter().any(has) {
@@ -119,11 +117,9 @@ pub(crate) fn create(kind: Kind, value: &mut Value, now: &str) {
         metadata_mut(value).insert("generation".to_owned(), 1.into());
         select_by_uid(value);
     } else if kind == Kind::Namespace {
-        let finalizers = object_mut(value, "spec").entry("finalizers").or_insert_with(|| json!([]));
-        if let Some(list) = finalizers.as_array_mut()
-            && !list.contains(&json!("kubernetes"))
-        {
-            list.push("kubernetes".into());
+        let finalizers = array_mut(&mut value["spec"], "finalizers");
+        if !finalizers.contains(&json!("kubernetes")) {
+            finalizers.push("kubernetes".into());
         }
     }
 }
@@ -139,7 +135,7 @@ pub(crate) fn update(kind: Kind, before: &Value, value: &mut Value) {
                 spec.entry(field).or_insert_with(|| kept.clone());
             }
         }
-        tolerations(spec);
+        tolerations(value);
     }
 }
 
@@ -175,21 +171,16 @@ fn select_by_uid(job: &mut Value) {
     // added to the template appear on the job too.
     let own = job["metadata"].get("labels").cloned();
     let shared = own.is_some() && own.as_ref() == job.pointer("/spec/template/metadata/labels");
-    let spec = object_mut(job, "spec");
-    let selector = spec.entry("selector").or_insert_with(|| json!({}));
-    object_mut(selector, "matchLabels")
+    object_mut(&mut job["spec"]["selector"], "matchLabels")
         .entry("batch.kubernetes.io/controller-uid")
         .or_insert_with(|| uid.clone());
-    let template = spec.entry("template").or_insert_with(|| json!({}));
-    let metadata = object_mut(template, "metadata").entry("labels").or_insert_with(|| json!({}));
-    if let Some(labels) = metadata.as_object_mut() {
-        for (label, text) in [("controller-uid", uid), ("job-name", name)] {
-            labels.entry(label).or_insert_with(|| text.clone());
-            labels.entry(format!("batch.kubernetes.io/{label}")).or_insert(text);
-        }
-        if shared {
-            let labels = labels.clone();
-            metadata_mut(job).insert("labels".to_owned(), labels.into());
-        }
+    let labels = object_mut(&mut job["spec"]["template"]["metadata"], "labels");
+    for (label, text) in [("controller-uid", uid), ("job-name", name)] {
+        labels.entry(label).or_insert_with(|| text.clone());
+        labels.entry(format!("batch.kubernetes.io/{label}")).or_insert(text);
+    }
+    if shared {
+        let labels = labels.clone();
+        metadata_mut(job).insert("labels".to_owned(), labels.into());
     }
 }

@@ -14,7 +14,7 @@ use crate::schema::kind::{Key, Kind};
 use crate::storage::State;
 use crate::storage::deletion::DeleteOptions;
 use crate::storage::events::{Note, record};
-use crate::storage::object::{Object, array_at, object_mut, text_at};
+use crate::storage::object::{Object, array_at, array_mut, object_mut, text_at};
 use crate::storage::pods::{set_condition, set_taint};
 use crate::storage::store::Change;
 use posse_base::time::Millis;
@@ -189,9 +189,8 @@ fn mark_unknown(state: &mut State, node: &Object) -> Value {
     let now = state.now.clone();
     let before = value.pointer("/status/conditions").cloned().unwrap_or_else(|| json!([]));
     let created = text_at(&value, "/metadata/creationTimestamp").to_owned();
-    let list = object_mut(&mut value, "status").entry("conditions").or_insert_with(|| json!([]));
+    let list = array_mut(&mut value["status"], "conditions");
     for name in CONDITIONS {
-        let Some(list) = list.as_array_mut() else { break };
         match list.iter_mut().find(|condition| text_at(condition, "/type") == name) {
             Some(known) => {
                 known["status"] = "Unknown".into();

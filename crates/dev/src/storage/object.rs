@@ -136,6 +136,18 @@ pub(crate) fn object_mut<'a>(value: &'a mut Value, name: &str) -> &'a mut Map<St
     member.as_object_mut().expect("it was made one above")
 }
 
+/// The member `name` as an array; it is created if it is absent or of another type.
+pub(crate) fn array_mut<'a>(value: &'a mut Value, name: &str) -> &'a mut Vec<Value> {
+    if !value.is_object() {
+        *value = Value::Object(Map::new());
+    }
+    let member = &mut value[name];
+    if !member.is_array() {
+        *member = Value::Array(Vec::new());
+    }
+    member.as_array_mut().expect("it was made one above")
+}
+
 pub(crate) fn metadata_mut(value: &mut Value) -> &mut Map<String, Value> {
     object_mut(value, "metadata")
 }

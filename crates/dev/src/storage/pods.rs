@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 
 use super::State;
-use super::object::{array_at, object_mut, text_at};
+use super::object::{array_at, array_mut, object_mut, text_at};
 use crate::schema::kind::{Key, Kind};
 use crate::schema::status::StatusError;
 
@@ -44,8 +44,7 @@ pub(crate) fn set_condition(
     message: &str,
     now: &str,
 ) {
-    let list = object_mut(pod, "status").entry("conditions").or_insert_with(|| json!([]));
-    let Some(list) = list.as_array_mut() else { return };
+    let list = array_mut(&mut pod["status"], "conditions");
     let at = list.iter().position(|condition| text_at(condition, "/type") == name);
     let since = at
         .and_then(|at| list.get(at))
@@ -89,16 +88,14 @@ pub(crate) fn set_taint(
     if array_at(node, "/spec/taints").iter().any(is_same) == wanted {
         return false;
     }
-    let spec = object_mut(node, "spec");
-    let taints = spec.entry("taints").or_insert_with(|| json!([]));
-    let Some(list) = taints.as_array_mut() else { return false };
+    let list = array_mut(&mut node["spec"], "taints");
     if wanted {
         list.push(json!({ "key": key, "effect": effect, "timeAdded": now }));
         return true;
     }
     list.retain(|taint| !is_same(taint));
     if list.is_empty() {
-        spec.remove("taints");
+        object_mut(node, "spec").remove("taints");
     }
     true
 }

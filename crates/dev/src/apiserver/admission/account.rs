@@ -7,7 +7,7 @@ use crate::schema::kind::{Key, Kind};
 use crate::schema::status::StatusError;
 use crate::storage::State;
 use crate::storage::namespaces::{DEFAULT_ACCOUNT, ROOT_CA};
-use crate::storage::object::{array_at, object_mut, text_at};
+use crate::storage::object::{array_at, array_mut, object_mut, text_at};
 
 /// The path at which clients in pods expect their token.
 const TOKEN_PATH: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
@@ -68,18 +68,11 @@ fn mount_token(pod: &mut Value) {
                 continue;
             }
             let mount = json!({ "name": name, "mountPath": TOKEN_PATH, "readOnly": true });
-            push(container, "volumeMounts", mount);
+            array_mut(container, "volumeMounts").push(mount);
             mounted = true;
         }
     }
     if mounted {
-        push(&mut pod["spec"], "volumes", volume);
-    }
-}
-
-fn push(value: &mut Value, list: &str, item: Value) {
-    match value.get_mut(list).and_then(Value::as_array_mut) {
-        Some(items) => items.push(item),
-        None => value[list] = json!([item]),
+        array_mut(&mut pod["spec"], "volumes").push(volume);
     }
 }

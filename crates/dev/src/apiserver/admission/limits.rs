@@ -1,8 +1,8 @@
 //! The admission plugin LimitRanger for containers: defaults, minimums and maximums.
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
-use crate::storage::object::{array_at, metadata_mut, object_mut, text_at};
+use crate::storage::object::{array_at, object_mut, text_at};
 use posse_encoding::amounts::Amounts;
 
 /// The annotation that lists the defaults which the plugin set.
@@ -23,9 +23,8 @@ pub(super) fn set_defaults(range: &Value, pod: &mut Value) -> bool {
     for (list, word) in [("containers", "container"), ("initContainers", "init container")] {
         for container in spec.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
             let name = text_at(container, "/name").to_owned();
-            let resources = object_mut(container, "resources");
-            let missing_requests = merge(resources, "requests", &requests);
-            let missing_limits = merge(resources, "limits", &limits);
+            let missing_requests = merge(container, "requests", &requests);
+            let missing_limits = merge(container, "limits", &limits);
             for (names, what) in [(missing_requests, "request"), (missing_limits, "limit")] {
                 if !names.is_empty() {
                     messages.push(format!("{} {what} for {word} {name}", names.join(", ")));
@@ -36,21 +35,16 @@ pub(super) fn set_defaults(range: &Value, pod: &mut Value) -> bool {
     if messages.is_empty() {
         return false;
     }
-    let metadata = metadata_mut(pod);
-    let annotations = metadata.entry("annotations").or_insert_with(|| Map::new().into());
-    if let Some(annotations) = annotations.as_object_mut() {
-        let text = format!("LimitRanger plugin set: {}", messages.join("; "));
-        annotations.insert(ANNOTATION.to_owned(), text.into());
-    }
+    let text = format!("LimitRanger plugin set: {}", messages.join("; "));
+    object_mut(&mut pod["metadata"], "annotations").insert(ANNOTATION.to_owned(), text.into());
     true
 }
 
 /// Sets the amounts that a container lacks; returns their names.
-fn merge(resources: &mut Map<String, Value>, list: &str, defaults: &Amounts) -> Vec<String> {
+fn merge(container: &mut Value, list: &str, defaults: &Amounts) -> Vec<String> {
     let mut set = Vec::new();
     for (name, amount) in &defaults.0 {
-        let present = resources.entry(list).or_insert_with(|| Map::new().into());
-        let Some(present) = present.as_object_mut() else { continue };
+        let present = object_mut(&mut container["resources"], list);
         if !present.contains_key(name) {
             present.insert(name.clone(), amount.canonical().into());
             set.push(name.clone());

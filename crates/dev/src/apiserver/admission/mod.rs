@@ -7,14 +7,14 @@ mod quota;
 
 use std::sync::Arc;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 pub(crate) use self::quota::{counts, usage};
 use crate::apiserver::defaults::quality_of_service;
 use crate::schema::kind::{Key, Kind};
 use crate::schema::status::StatusError;
 use crate::storage::State;
-use crate::storage::object::{Object, metadata_mut, object_mut};
+use crate::storage::object::{Object, array_mut, object_mut};
 pub(crate) use posse_encoding::amounts::Amounts;
 use posse_encoding::quantity::Quantity;
 
@@ -73,10 +73,8 @@ fn protect(kind: Kind, value: &mut Value) {
     let Some((_, finalizer)) = PROTECTED.iter().find(|(protected, _)| *protected == kind) else {
         return;
     };
-    let list = metadata_mut(value).entry("finalizers").or_insert_with(|| json!([]));
-    if let Some(list) = list.as_array_mut()
-        && !list.iter().any(|present| present == finalizer)
-    {
+    let list = array_mut(&mut value["metadata"], "finalizers");
+    if !list.iter().any(|present| present == finalizer) {
         list.push((*finalizer).into());
     }
 }

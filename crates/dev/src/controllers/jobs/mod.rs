@@ -17,7 +17,7 @@ use crate::schema::kind::{Key, Kind};
 use crate::schema::status::StatusError;
 use crate::storage::deletion::{DeleteOptions, Propagation};
 use crate::storage::events::{self, Note};
-use crate::storage::object::{Object, array_at, metadata_mut, object_mut, text_at};
+use crate::storage::object::{Object, array_at, array_mut, metadata_mut, object_mut, text_at};
 use crate::storage::store::Change;
 use crate::time;
 use posse_base::time::Millis;
@@ -416,8 +416,7 @@ fn condition(name: &str, holds: bool, reason: &str, message: &str, now: &str) ->
 
 /// Adds a condition, or replaces the condition of the same type.
 fn add_condition(job: &mut Value, condition: Value) {
-    let list = object_mut(job, "status").entry("conditions").or_insert_with(|| json!([]));
-    let Some(list) = list.as_array_mut() else { return };
+    let list = array_mut(&mut job["status"], "conditions");
     match list.iter_mut().find(|present| present["type"] == condition["type"]) {
         Some(present) => *present = condition,
         None => list.push(condition),
