@@ -10,6 +10,7 @@ use crate::apiserver::table::Form;
 use crate::apiserver::watch::Watch;
 use crate::schema::kind::Kind;
 use crate::schema::status::StatusError;
+use crate::storage::object::Object;
 
 /// The answer to a request.
 #[derive(Debug)]
@@ -27,12 +28,15 @@ impl Answer {
         Self::body(code, value.to_string().into_bytes())
     }
 
-    pub(crate) fn body(code: u16, body: Vec<u8>) -> Self {
-        Self::Whole { code, content_type: Self::JSON, body, retry_after: None }
+    pub(crate) fn object(code: u16, object: &Object) -> Self {
+        Self::body(code, object.body())
     }
 
-    pub(crate) fn text(code: u16, body: Vec<u8>) -> Self {
-        let content_type = "text/plain; charset=utf-8";
+    pub(crate) fn body(code: u16, body: Vec<u8>) -> Self {
+        Self::of_type(code, Self::JSON, body)
+    }
+
+    pub(crate) fn of_type(code: u16, content_type: &'static str, body: Vec<u8>) -> Self {
         Self::Whole { code, content_type, body, retry_after: None }
     }
 
@@ -44,9 +48,7 @@ impl Answer {
             retry_after: error.retry_after_seconds,
         }
     }
-}
 
-impl Answer {
     /// Converts the answer to the version that the request names.
     pub(crate) fn in_version(self, target: &Target) -> Self {
         if versions::is_stored(target) {

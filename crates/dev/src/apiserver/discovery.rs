@@ -14,11 +14,6 @@ const APPS: &str = "apps/v1";
 /// The kinds that `kubectl get all` shows.
 const ALL: [Kind; 3] = [Kind::Job, Kind::Pod, Kind::Service];
 
-/// True if a document exists at the path.
-pub(crate) fn has(path: &str) -> bool {
-    document(path).is_some()
-}
-
 pub(crate) fn document(path: &str) -> Option<Value> {
     let segments: Vec<&str> = path.split('/').filter(|segment| !segment.is_empty()).collect();
     match segments.as_slice() {

@@ -22,6 +22,8 @@ use crate::schema::status::StatusError;
 use crate::storage::deletion::Deleted;
 use posse_serve::Request;
 
+const TEXT: &str = "text/plain; charset=utf-8";
+
 pub(crate) fn answer(api: &Api, request: &Request) -> Answer {
     dispatch(api, request).unwrap_or_else(|error| Answer::error(&error))
 }
@@ -41,14 +43,9 @@ fn dispatch(api: &Api, request: &Request) -> Result<Answer, StatusError> {
         },
         // An empty document in protobuf. kubectl asks for it before it creates something; with types in it
         // kubectl before 1.27 would check the fields itself.
-        Route::OpenApi => Ok(Answer::Whole {
-            code: 200,
-            content_type: "application/octet-stream",
-            body: Vec::new(),
-            retry_after: None,
-        }),
-        Route::Nowhere => Ok(Answer::text(404, b"404 page not found\n".to_vec())),
-        Route::Health => Ok(Answer::text(200, b"ok".to_vec())),
+        Route::OpenApi => Ok(Answer::of_type(200, "application/octet-stream", Vec::new())),
+        Route::Nowhere => Ok(Answer::of_type(404, TEXT, b"404 page not found\n".to_vec())),
+        Route::Health => Ok(Answer::of_type(200, TEXT, b"ok".to_vec())),
         Route::Resource(target)
             if matches!(target.subresource, Subresource::Exec | Subresource::Log) =>
         {
@@ -92,12 +89,7 @@ fn resource(api: &Api, request: &Request, target: &Target) -> Result<Answer, Sta
         ("GET", Some(key), Subresource::Log) => {
             logs::answer(api, request, &key).map(|log| match log {
                 Some(log) => Answer::Log(log),
-                None => Answer::Whole {
-                    code: 204,
-                    content_type: "text/plain",
-                    body: Vec::new(),
-                    retry_after: None,
-                },
+                None => Answer::of_type(204, "text/plain", Vec::new()),
             })
         }
         ("GET" | "POST", Some(key), Subresource::Exec) => {
@@ -135,9 +127,7 @@ fn delete(api: &Api, request: &Request, key: &Key) -> Result<Answer, StatusError
     match api.lock().delete(key, &options)? {
         Deleted::Terminating(value) => Ok(Answer::json(200, &value)),
         Deleted::Removed(object) if key.kind.delete_returns_object() => {
-            let mut body = Vec::new();
-            object.write_json(&mut body);
-            Ok(Answer::body(200, body))
+            Ok(Answer::object(200, &object))
         }
         Deleted::Removed(object) => {
             let mut details = json!({

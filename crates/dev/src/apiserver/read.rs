@@ -9,7 +9,6 @@ use crate::apiserver::answer::Answer;
 use crate::apiserver::api::Api;
 use crate::apiserver::options::{self, ContinueToken, ListOptions, VersionMatch};
 use crate::apiserver::route::Target;
-use crate::apiserver::table::ListHead;
 use crate::apiserver::watch::Watch;
 use crate::schema::kind::{Key, Kind};
 use crate::schema::status::StatusError;
@@ -42,12 +41,10 @@ pub(crate) fn object(api: &Api, request: &Request, key: &Key) -> Result<Answer, 
     let version = options::resource_version(version)?.unwrap_or_default();
     let state = api.lock();
     check_reached(&state, version)?;
-    let Some(object) = state.store.get(key) else {
-        return Err(StatusError::not_found(key.kind, &key.name));
-    };
-    let mut body = Vec::new();
-    object.write_json(&mut body);
-    Ok(Answer::body(200, body))
+    match state.store.get(key) {
+        Some(object) => Ok(Answer::object(200, object)),
+        None => Err(StatusError::not_found(key.kind, &key.name)),
+    }
 }
 
 fn check_reached(state: &State, version: u64) -> Result<(), StatusError> {
@@ -97,9 +94,8 @@ fn list(
         .map(|last| ContinueToken { version: Some(version), after: position(last) }.encode());
     let n_remaining = (more && options.selects_all()).then_some(remaining.len());
     let metadata = list_metadata(version, token.as_deref(), n_remaining);
-    let head = ListHead { kind, metadata: &metadata, now: &now };
-    let table = options.form.list(&head, chosen.iter().map(|object| object.value()));
-    Ok(match table {
+    let items = chosen.iter().map(|object| object.value());
+    Ok(match options.form.list(kind, &metadata, &now, items) {
         Some(table) => table.to_string().into_bytes(),
         None => list_body(kind, &metadata, &chosen),
     })
@@ -172,7 +168,7 @@ pub(crate) fn list_body(kind: Kind, metadata: &Value, items: &[Arc<Object>]) -> 
         if i > 0 {
             body.push(b',');
         }
-        item.write_item(&mut body);
+        body.extend_from_slice(item.item_json().as_bytes());
     }
     body.extend_from_slice(b"]}");
     body

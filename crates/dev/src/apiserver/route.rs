@@ -55,11 +55,7 @@ pub(crate) fn parse(path: &str) -> Result<Route, StatusError> {
         _ if path.starts_with("//") => Ok(Route::Nowhere),
         _ if HEALTH.contains(&path) => Ok(Route::Health),
         ["openapi", "v2"] => Ok(Route::OpenApi),
-        ["version" | "api" | "apis"] | ["api", "v1"] | ["apis", _] | ["apis", _, _]
-            if discovery::has(path) =>
-        {
-            Ok(Route::Document)
-        }
+        _ if discovery::document(path).is_some() => Ok(Route::Document),
         ["api", "v1", rest @ ..] => resource("v1", rest),
         ["apis", group, ..] if !discovery::is_group(group) => Ok(Route::Nowhere),
         ["apis", group, version, rest @ ..] => resource(&format!("{group}/{version}"), rest),

@@ -5,7 +5,7 @@ use std::cell::Cell;
 use std::io;
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, RecvTimeoutError};
+use crossbeam_channel::Receiver;
 use serde_json::{Value, json};
 
 use crate::apiserver::api::Api;
@@ -168,7 +168,8 @@ impl Watch {
                 }
             }
             if !more {
-                wait(&tokens, due.next(silent).min(now + CLIENT_CHECK_EVERY));
+                // A change has come, or the time is over. The channel lives as long as the server.
+                let _ = tokens.recv_deadline(due.next(silent).min(now + CLIENT_CHECK_EVERY));
             }
             if !sink.is_open() {
                 return Ok(false);
@@ -188,9 +189,8 @@ impl Watch {
         if self.options.initial_events.unwrap_or(from_now) {
             for object in state.store.objects(self.kind, &self.namespace) {
                 if self.options.matches(object) {
-                    let mut json = Vec::new();
-                    object.write_json(&mut json);
-                    first.extend_from_slice(&event("ADDED", &self.shaped(json, &state.now)));
+                    let shaped = self.shaped(object.body(), &state.now);
+                    first.extend_from_slice(&event("ADDED", &shaped));
                 }
             }
         }
@@ -258,18 +258,17 @@ impl Watch {
         }
         let matched = change.before.as_ref().is_some_and(|before| self.options.matches(before));
         let matches = !change.gone && self.options.matches(&change.now);
-        let mut json = Vec::new();
         let word = match (matched, matches) {
             (false, false) => return Vec::new(),
             (false, true) => "ADDED",
             (true, true) => "MODIFIED",
             (true, false) => "DELETED",
         };
-        match (&change.before, change.gone || matches) {
+        let json = match (&change.before, change.gone || matches) {
             // An object that leaves the selection is shown in its last matching state.
-            (Some(before), false) => before.at_version(change.version).write_json(&mut json),
-            (Some(_) | None, _) => change.now.write_json(&mut json),
-        }
+            (Some(before), false) => before.at_version(change.version).body(),
+            (Some(_) | None, _) => change.now.body(),
+        };
         event(word, &self.shaped(json, now))
     }
 
@@ -334,14 +333,5 @@ impl LogSink for EventSocket {
 
     fn is_open(&mut self) -> bool {
         self.0.is_open()
-    }
-}
-
-/// Waits for a change, until `deadline` at most.
-fn wait(tokens: &Receiver<()>, deadline: Instant) {
-    match tokens.recv_deadline(deadline) {
-        Ok(()) | Err(RecvTimeoutError::Timeout) => {}
-        // Cannot happen: the store lives as long as the server.
-        Err(RecvTimeoutError::Disconnected) => {}
     }
 }

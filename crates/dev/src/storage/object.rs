@@ -52,22 +52,16 @@ impl Object {
         value
     }
 
-    /// The text, for searches.
+    /// The text as an item of a list, also for searches.
     pub(crate) fn item_json(&self) -> &str {
         &self.json
     }
 
-    /// Writes the object as an item of a list.
-    pub(crate) fn write_item(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(self.json.as_bytes());
-    }
-
-    /// Writes the object as a whole body.
-    pub(crate) fn write_json(&self, out: &mut Vec<u8>) {
-        let kind = self.key.kind;
-        let head = format!(r#"{{"kind":"{}","apiVersion":"{}","#, kind.name(), kind.api_version());
-        out.extend_from_slice(head.as_bytes());
-        out.extend_from_slice(self.json.get(1..).unwrap_or("}").as_bytes());
+    /// The text as a whole body.
+    pub(crate) fn body(&self) -> Vec<u8> {
+        let (kind, version) = (self.key.kind.name(), self.key.kind.api_version());
+        let rest = self.json.get(1..).unwrap_or("}");
+        format!(r#"{{"kind":"{kind}","apiVersion":"{version}",{rest}"#).into_bytes()
     }
 
     /// The same object under another version: a watch shows an object like this when it leaves the

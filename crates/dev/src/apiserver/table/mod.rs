@@ -12,14 +12,6 @@ use crate::schema::kind::Kind;
 use crate::storage::object::text_at;
 use posse_serve::Request;
 
-/// The parts of a list besides its items.
-pub(crate) struct ListHead<'a> {
-    pub(crate) kind: Kind,
-    pub(crate) metadata: &'a Value,
-    /// The current time, for ages.
-    pub(crate) now: &'a str,
-}
-
 /// The form of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
@@ -55,10 +47,12 @@ impl Form {
         }
     }
 
-    /// A list in this form; `None` if it stays as it is.
+    /// A list in this form; `None` if it stays as it is. `now` is for ages.
     pub(crate) fn list(
         self,
-        head: &ListHead<'_>,
+        kind: Kind,
+        metadata: &Value,
+        now: &str,
         items: impl Iterator<Item = Value>,
     ) -> Option<Value> {
         match self {
@@ -66,15 +60,15 @@ impl Form {
             Self::Metadata => Some(json!({
                 "kind": "PartialObjectMetadataList",
                 "apiVersion": API_VERSION,
-                "metadata": head.metadata,
+                "metadata": metadata,
                 "items": items.map(|item| metadata_of(&item)).collect::<Value>(),
             })),
             Self::Table(include) => Some(json!({
                 "kind": "Table",
                 "apiVersion": API_VERSION,
-                "metadata": head.metadata,
-                "columnDefinitions": cells::columns(head.kind),
-                "rows": items.map(|item| row(head.kind, item, include, head.now)).collect::<Value>(),
+                "metadata": metadata,
+                "columnDefinitions": cells::columns(kind),
+                "rows": items.map(|item| row(kind, item, include, now)).collect::<Value>(),
             })),
         }
     }

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{check_namespace, check_size, object_answer, refuse_invalid};
+use super::{check_namespace, check_size, refuse_invalid};
 use crate::apiserver::admission;
 use crate::apiserver::answer::Answer;
 use crate::apiserver::api::Api;
@@ -81,7 +81,7 @@ pub(super) fn insert(
     }
     let object = state.create(kind, value);
     charges.apply(state);
-    Ok(object_answer(201, &object))
+    Ok(Answer::object(201, &object))
 }
 
 /// Sets the fields of the server, whatever the client sent.

@@ -16,15 +16,9 @@ use crate::apiserver::api::Api;
 use crate::apiserver::codec::decode;
 use crate::schema::kind::{Key, Kind};
 use crate::schema::status::{Cause, StatusError};
-use crate::storage::object::{Object, text_at};
+use crate::storage::object::text_at;
 use crate::storage::pods::bind_to;
 use posse_serve::Request;
-
-fn object_answer(code: u16, object: &Object) -> Answer {
-    let mut body = Vec::new();
-    object.write_json(&mut body);
-    Answer::body(code, body)
-}
 
 fn refuse_invalid(kind: Kind, name: &str, causes: &[Cause]) -> Result<(), StatusError> {
     match causes {

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{check_name, check_namespace, check_size, object_answer, refuse_invalid};
+use super::{check_name, check_namespace, check_size, refuse_invalid};
 use crate::apiserver::admission::{self, Charges};
 use crate::apiserver::answer::Answer;
 use crate::apiserver::api::Api;
@@ -82,7 +82,7 @@ pub(super) fn update(
         false => Charges::default(),
     };
     if value == before {
-        return Ok(object_answer(200, old));
+        return Ok(Answer::object(200, old));
     }
     if dry_run {
         return Ok(Answer::json(200, &value));
@@ -93,7 +93,7 @@ pub(super) fn update(
     // For an object that is removed with its last finalizer the real server shows the old version.
     match released && state.store.get(key).is_none() {
         true => Ok(Answer::json(200, &value)),
-        false => Ok(object_answer(200, &object)),
+        false => Ok(Answer::object(200, &object)),
     }
 }
 
