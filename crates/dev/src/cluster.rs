@@ -185,7 +185,7 @@ impl Cluster {
         }
         // The order matters: dropping the server stops it, but dropping the node does not stop the
         // node.
-        let (server, _) =
+        let server =
             server::start(listener, issued.settings, &certificate::NAMES, Arc::clone(&api))
                 .map_err(DevError::Thread)?;
         let controllers = Controllers::start(Arc::clone(&api), folder.join("volumes"))

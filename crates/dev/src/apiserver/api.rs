@@ -6,12 +6,10 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, SystemTime};
 
 use crossbeam_channel::{Receiver, Sender, bounded};
-use serde_json::Value;
 
 use crate::apiserver::authn::tokens::Tokens;
 use crate::apiserver::exec_orders::ExecOrder;
 use crate::faults::{Fault, Faults, Injector};
-use crate::schema::kind::{Key, Kind};
 use crate::storage::State;
 use crate::storage::log_files::Followers;
 use crate::storage::namespaces::NAMESPACES;
@@ -94,15 +92,6 @@ impl Api {
         let mut state = lock(&self.state);
         state.now = time::text(self.wall());
         state
-    }
-
-    pub(crate) fn subscribe(&self, kind: Kind) -> Receiver<()> {
-        self.lock().store.subscribe(kind)
-    }
-
-    /// Changes the object of that key and uid; false if it no longer exists.
-    pub(crate) fn edit(&self, key: &Key, uid: &str, change: impl FnOnce(&mut Value)) -> bool {
-        self.lock().edit(key, uid, change)
     }
 }
 

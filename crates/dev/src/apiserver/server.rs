@@ -77,7 +77,7 @@ impl Handler for Endpoint {
             return self.switch(&request, responder);
         }
         let faults = &self.api.faults;
-        if faults.wants_moments() {
+        if faults.number(Fault::StaleLists).is_some() {
             let version = self.api.lock().store.version();
             faults.remember(Instant::now(), version);
         }
@@ -236,7 +236,7 @@ pub(crate) fn start(
     tls: Arc<ServerConfig>,
     names: &'static [&'static str],
     api: Arc<Api>,
-) -> io::Result<(RunningServer, SocketAddr)> {
+) -> io::Result<RunningServer> {
     let address = listener.local_addr()?;
     let (orders, receiver) = bounded(ORDERS_MAX);
     let endpoint = Endpoint { api, names, orders: orders.clone() };
@@ -245,7 +245,7 @@ pub(crate) fn start(
     let server = factory.serve(listener)?;
     let builder = thread::Builder::new().name("dev-door".to_owned());
     let thread = builder.spawn(move || hold_port(server, address, &factory, &receiver))?;
-    Ok((RunningServer { orders, thread: Some(thread) }, address))
+    Ok(RunningServer { orders, thread: Some(thread) })
 }
 
 /// Starts the server again each time that the port is opened.

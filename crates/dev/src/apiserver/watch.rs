@@ -177,10 +177,9 @@ impl Watch {
         }
     }
 
-    /// Subscribes before it reads the start position, so that no change is missed.
     fn begin(&self, api: &Api) -> WatchStart {
-        let tokens = api.subscribe(self.kind);
-        let state = api.lock();
+        let mut state = api.lock();
+        let tokens = state.store.subscribe([self.kind]);
         let from_now = match self.options.at {
             VersionMatch::Now | VersionMatch::NotOlderThan(0) => true,
             VersionMatch::Exact(_) | VersionMatch::NotOlderThan(_) => false,

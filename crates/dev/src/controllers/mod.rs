@@ -36,7 +36,7 @@ impl Controllers {
     /// `volumes` is the folder for provisioned volumes.
     pub(crate) fn start(api: Arc<Api>, volumes: PathBuf) -> io::Result<Self> {
         let (stop, stopped) = bounded(1);
-        let changed = api.lock().store.subscribe_to(Kind::all());
+        let changed = api.lock().store.subscribe(Kind::all());
         let mut controllers = ControllerLoop::new(api, volumes);
         let builder = thread::Builder::new().name("dev-controllers".to_owned());
         let thread = builder.spawn(move || controllers.run(&changed, &stopped))?;

@@ -88,11 +88,6 @@ impl Injector {
         left.is_some()
     }
 
-    /// True if `remember` has to be called.
-    pub(crate) fn wants_moments(&self) -> bool {
-        self.number(Fault::StaleLists).is_some()
-    }
-
     /// Remembers that this version is current at this time.
     pub(crate) fn remember(&self, at: Instant, version: u64) {
         let mut inner = lock(&self.inner);
@@ -114,8 +109,7 @@ impl Injector {
 
     /// True if the fault `node-loss` disconnects this node.
     pub(crate) fn is_lost(&self, node: &str) -> bool {
-        let inner = lock(&self.inner);
-        let names = inner.faults.values.get(&Fault::NodeLoss).and_then(Value::as_str);
+        let names = self.text(Fault::NodeLoss);
         names.is_some_and(|names| names.split(',').any(|name| name.trim() == node))
     }
 

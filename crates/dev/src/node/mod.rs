@@ -77,7 +77,7 @@ impl Node {
     pub(crate) fn start(api: Arc<Api>, settings: Settings) -> io::Result<Self> {
         let (sender, receiver) = bounded(INBOX_MAX);
         let kinds = [Kind::Pod, Kind::Node, Kind::ConfigMap, Kind::Secret];
-        let changes = api.lock().store.subscribe_to(kinds);
+        let changes = api.lock().store.subscribe(kinds);
         let kubelet = Kubelet::new(api, settings, sender.clone())?;
         let builder = thread::Builder::new().name("dev-node".to_owned());
         let thread = builder.spawn(move || run(kubelet, &changes, &receiver))?;

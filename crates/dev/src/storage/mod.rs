@@ -133,17 +133,14 @@ impl State {
         object
     }
 
-    /// Changes the object of that key and uid; false if it no longer exists.
-    pub(crate) fn edit(&mut self, key: &Key, uid: &str, change: impl FnOnce(&mut Value)) -> bool {
-        let Some(object) = self.store.get(key).filter(|object| &*object.uid == uid) else {
-            return false;
-        };
+    /// Changes the object of that key and uid if it still exists.
+    pub(crate) fn edit(&mut self, key: &Key, uid: &str, change: impl FnOnce(&mut Value)) {
+        let Some(object) = self.store.get(key).filter(|object| &*object.uid == uid) else { return };
         let old = object.value();
         let mut value = old.clone();
         change(&mut value);
         if value != old {
             self.replace(key.kind, value);
         }
-        true
     }
 }

@@ -232,13 +232,8 @@ impl Store {
         Ok(())
     }
 
-    /// A channel that gets a token after changes of `kind`; one token for any number of changes.
-    pub(crate) fn subscribe(&mut self, kind: Kind) -> Receiver<()> {
-        self.subscribe_to([kind])
-    }
-
-    /// The same for several kinds.
-    pub(crate) fn subscribe_to(&mut self, kinds: impl IntoIterator<Item = Kind>) -> Receiver<()> {
+    /// A channel that gets a token after changes of `kinds`; one token for any number of changes.
+    pub(crate) fn subscribe(&mut self, kinds: impl IntoIterator<Item = Kind>) -> Receiver<()> {
         let (sender, receiver) = bounded(1);
         for kind in kinds {
             // A send is the only way to find closed channels. An extra token does no harm.
@@ -378,14 +373,14 @@ mod tests {
     #[test]
     fn a_change_wakes_the_subscribers_of_its_kind_once() {
         let mut store = Store::new(10);
-        let pods = store.subscribe(Kind::Pod);
-        let leases = store.subscribe(Kind::Lease);
+        let pods = store.subscribe([Kind::Pod]);
+        let leases = store.subscribe([Kind::Lease]);
         store.put(Kind::Pod, pod("a", "1", None));
         store.put(Kind::Pod, pod("b", "2", None));
         assert_eq!(pods.try_iter().count(), 1);
         assert_eq!(leases.try_iter().count(), 0);
         drop(pods);
-        let again = store.subscribe(Kind::Pod);
+        let again = store.subscribe([Kind::Pod]);
         assert_eq!(store.subscribers.len(), 2, "those who have gone are forgotten");
         assert_eq!(again.try_iter().count(), 0);
     }

@@ -353,7 +353,7 @@ fn create_pod(api: &Api, job: &Object, value: &Value) -> Result<String, StatusEr
 fn write_status(api: &Api, job: &Object, spec: &Spec, step: &JobStep, counts: &JobCounts) {
     let now = api.lock().now.clone();
     let mut events: Vec<(bool, &str, String)> = Vec::new();
-    api.edit(&job.key, &job.uid, |value| {
+    api.lock().edit(&job.key, &job.uid, |value| {
         let status = object_mut(value, "status");
         if spec.suspend {
             status.remove("startTime");

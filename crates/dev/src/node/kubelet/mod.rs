@@ -380,7 +380,7 @@ impl Kubelet {
     pub(super) fn report(&self, key: &Key) {
         let Some(run) = self.runs.get(key).filter(|_| !self.is_disconnected(key)) else { return };
         let now = self.now_text();
-        self.api.edit(key, &run.uid, |pod| report::write(run, pod, &now));
+        self.api.lock().edit(key, &run.uid, |pod| report::write(run, pod, &now));
     }
 
     /// Records a kubelet Event about a pod, or about its container `index`.
