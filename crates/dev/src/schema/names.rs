@@ -29,6 +29,12 @@ fn too_long(max: usize) -> String {
     format!("must be no more than {max} characters")
 }
 
+/// What is wrong with a text of at most `max` characters that has to follow a rule.
+fn checked(text: &str, max: usize, follows: bool, rule: &str) -> Vec<String> {
+    let long = (text.len() > max).then(|| too_long(max));
+    long.into_iter().chain((!follows).then(|| rule.to_owned())).collect()
+}
+
 fn is_label(text: &str) -> bool {
     let inner = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'-';
     !text.is_empty() && text.bytes().all(inner) && !text.starts_with('-') && !text.ends_with('-')
@@ -52,26 +58,12 @@ pub(crate) fn path_segment(text: &str) -> Vec<String> {
 
 /// A DNS label (RFC 1123): names of containers and namespaces, host names.
 pub(crate) fn dns_label(text: &str) -> Vec<String> {
-    let mut wrong = Vec::new();
-    if text.len() > LABEL_CHARS_MAX {
-        wrong.push(too_long(LABEL_CHARS_MAX));
-    }
-    if !is_label(text) {
-        wrong.push(LABEL_1123.to_owned());
-    }
-    wrong
+    checked(text, LABEL_CHARS_MAX, is_label(text), LABEL_1123)
 }
 
 /// A DNS subdomain (RFC 1123): names of pods, nodes, leases.
 pub(crate) fn dns_subdomain(text: &str) -> Vec<String> {
-    let mut wrong = Vec::new();
-    if text.len() > SUBDOMAIN_CHARS_MAX {
-        wrong.push(too_long(SUBDOMAIN_CHARS_MAX));
-    }
-    if !text.split('.').all(is_label) {
-        wrong.push(SUBDOMAIN_1123.to_owned());
-    }
-    wrong
+    checked(text, SUBDOMAIN_CHARS_MAX, text.split('.').all(is_label), SUBDOMAIN_1123)
 }
 
 /// The key of a label, annotation or selector: `name` or `prefix/name`.
@@ -127,15 +119,9 @@ pub(crate) fn env_name(text: &str) -> Vec<String> {
 
 /// A key in the data of a ConfigMap or Secret.
 pub(crate) fn config_key(text: &str) -> Vec<String> {
-    let mut wrong = Vec::new();
-    if text.len() > SUBDOMAIN_CHARS_MAX {
-        wrong.push(too_long(SUBDOMAIN_CHARS_MAX));
-    }
     let inner = |c: u8| c.is_ascii_alphanumeric() || b"-._".contains(&c);
-    if text.is_empty() || !text.bytes().all(inner) {
-        wrong.push(CONFIG_KEY.to_owned());
-    }
-    wrong
+    let follows = !text.is_empty() && text.bytes().all(inner);
+    checked(text, SUBDOMAIN_CHARS_MAX, follows, CONFIG_KEY)
 }
 
 /// The name of a container's port.
