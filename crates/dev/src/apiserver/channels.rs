@@ -2,7 +2,6 @@
 //! (`k8s.io/kubelet`, remotecommand).
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
 
 use serde_json::Value;
 
@@ -59,20 +58,9 @@ impl Channels {
         }
     }
 
-    /// Sends what is not empty.
-    pub(super) fn send(&mut self, channel: u8, bytes: &[u8]) -> io::Result<()> {
-        self.0.send_on(channel, bytes)
-    }
-
     /// Says how the command ended, and closes.
     pub(super) fn end(mut self, status: &Value) -> io::Result<()> {
-        self.send(ERROR, status.to_string().as_bytes())?;
+        self.0.send_on(ERROR, status.to_string().as_bytes())?;
         self.0.close()
-    }
-}
-
-impl AsFd for Channels {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
     }
 }

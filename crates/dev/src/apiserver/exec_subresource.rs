@@ -16,6 +16,7 @@ use crate::apiserver::api::Api;
 use crate::apiserver::channels::{self, Channels, RESIZE, STDERR, STDIN, STDOUT};
 use crate::apiserver::exec_orders::{CommandIo, ExecOrder, StartCommand};
 use crate::apiserver::logs;
+use crate::apiserver::options;
 use crate::apiserver::web_socket::{self, Socket, wait_ready};
 use crate::schema::kind::{Key, Kind};
 use crate::schema::status::StatusError;
@@ -64,7 +65,7 @@ pub(crate) fn answer(api: &Api, request: &Request, key: &Key) -> Result<Exec, St
     if !web_socket::is_wanted(request) {
         return Err(bad("Upgrade request required".to_owned()));
     }
-    let flag = |name: &str| logs::flag(request, name);
+    let flag = |name: &str| options::flag(request, name);
     let (stdin, stdout, stderr) = (flag("stdin"), flag("stdout"), flag("stderr"));
     let command = request.queries("command").map(str::to_owned).collect();
     Ok(Exec {
@@ -250,7 +251,7 @@ impl Session {
         let mut fds: Vec<PollFd<'_>> =
             self.outputs.iter().map(|(_, file)| PollFd::new(file, PollFlags::IN)).collect();
         if let Some(client) = client.filter(|_| self.pending.len() < PENDING_BYTES_MAX) {
-            fds.push(PollFd::new(client, PollFlags::IN));
+            fds.push(PollFd::new(&client.0, PollFlags::IN));
         }
         if let Some(stdin) = self.stdin.as_ref().filter(|_| !self.pending.is_empty()) {
             fds.push(PollFd::new(stdin, PollFlags::OUT));
@@ -328,7 +329,7 @@ impl Session {
                 Ok(0) | Err(_) => {}
                 Ok(n) => {
                     if channel != DROPPED {
-                        client.send(channel, piece.get(..n).unwrap_or_default())?;
+                        client.0.send_on(channel, piece.get(..n).unwrap_or_default())?;
                     }
                     still_open.push((channel, file));
                 }

@@ -11,7 +11,7 @@ use crossbeam_channel::RecvTimeoutError;
 use serde_json::Value;
 
 use crate::apiserver::api::Api;
-use crate::apiserver::options::whole_number;
+use crate::apiserver::options::{flag, whole_number};
 use crate::schema::kind::{Key, Kind};
 use crate::schema::status::StatusError;
 use crate::storage::log_files::{
@@ -72,11 +72,6 @@ impl LogSink for ChunkWriter<'_> {
     fn is_open(&mut self) -> bool {
         ChunkWriter::is_open(self)
     }
-}
-
-/// Go's conversion: each value but these two is true.
-pub(super) fn flag(request: &Request, name: &str) -> bool {
-    request.query(name).is_some_and(|text| !matches!(text, "false" | "0"))
 }
 
 fn options(api: &Api, request: &Request) -> Result<Log, StatusError> {

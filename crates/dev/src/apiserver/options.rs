@@ -88,7 +88,7 @@ impl ListOptions {
         let text = |name: &str| request.query(name).unwrap_or_default();
         let limit = whole_number(text("limit"))?.unwrap_or_default();
         let timeout = whole_number(text("timeoutSeconds"))?;
-        let watch = request.query("watch").is_some_and(is_true);
+        let watch = flag(request, "watch");
         let labels = LabelSelector::parse(text("labelSelector"))?;
         let fields = FieldSelector::parse(text("fieldSelector"))?;
         check_fields(target.kind, &fields)?;
@@ -118,7 +118,7 @@ impl ListOptions {
             limit,
             page,
             watch,
-            bookmarks: request.query("allowWatchBookmarks").is_some_and(is_true),
+            bookmarks: flag(request, "allowWatchBookmarks"),
             timeout: timeout
                 .filter(|seconds| *seconds != 0)
                 .map(|seconds| Duration::from_secs(u64::try_from(seconds).unwrap_or_default())),
@@ -209,6 +209,10 @@ pub(crate) fn whole_number(text: &str) -> Result<Option<i64>, StatusError> {
 /// Go's conversion: each value but `0` and `false` is true.
 fn is_true(text: &str) -> bool {
     !(text == "0" || text.eq_ignore_ascii_case("false"))
+}
+
+pub(crate) fn flag(request: &Request, name: &str) -> bool {
+    request.query(name).is_some_and(is_true)
 }
 
 /// True if a write must not be stored.

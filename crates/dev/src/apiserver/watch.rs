@@ -95,9 +95,9 @@ impl Watch {
         // Before the headers: a client that has them misses no change.
         let start = self.begin(api);
         if web_socket::is_wanted(request) {
-            let mut events = EventSocket(Socket::accept(request, "", responder)?);
-            return match self.copy(api, start, &mut events)? {
-                true => events.0.close(),
+            let mut socket = Socket::accept(request, "", responder)?;
+            return match self.copy(api, start, &mut socket)? {
+                true => socket.close(),
                 false => Ok(()),
             };
         }
@@ -323,14 +323,12 @@ fn event(word: &str, object: &[u8]) -> Vec<u8> {
 }
 
 /// Each event is a text message, as kube-apiserver sends them.
-struct EventSocket(Socket);
-
-impl LogSink for EventSocket {
+impl LogSink for Socket {
     fn send(&mut self, events: &[u8]) -> io::Result<()> {
-        events.split_inclusive(|byte| *byte == b'\n').try_for_each(|event| self.0.send_text(event))
+        events.split_inclusive(|byte| *byte == b'\n').try_for_each(|event| self.send_text(event))
     }
 
     fn is_open(&mut self) -> bool {
-        self.0.is_open()
+        Self::is_open(self)
     }
 }
