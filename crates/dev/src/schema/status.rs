@@ -189,12 +189,9 @@ impl StatusError {
 
     /// 422 for any body with a kind: options, reviews.
     pub(crate) fn invalid_kind(kind: &str, group: &str, name: &str, causes: &[Cause]) -> Self {
-        let message = format!(
-            "{} {} is invalid: {}",
-            qualified(kind, group),
-            go_quoted(name),
-            join_causes(causes)
-        );
+        let causes_text = joined(causes.iter().map(|c| format!("{}: {}", c.field, c.message)));
+        let message =
+            format!("{} {} is invalid: {causes_text}", qualified(kind, group), go_quoted(name));
         let mut refused = Self::new(422, "Invalid", message).about(kind, group, name);
         refused.add_causes(causes);
         refused
@@ -319,11 +316,10 @@ impl StatusError {
     }
 }
 
-/// The causes in one line: without duplicates, and in brackets if there are several.
-fn join_causes(causes: &[Cause]) -> String {
+/// Several errors in one line: without duplicates, and in brackets.
+pub(crate) fn joined(errors: impl IntoIterator<Item = String>) -> String {
     let mut texts: Vec<String> = Vec::new();
-    for cause in causes {
-        let text = format!("{}: {}", cause.field, cause.message);
+    for text in errors {
         if !texts.contains(&text) {
             texts.push(text);
         }

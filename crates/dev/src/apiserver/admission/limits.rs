@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use crate::schema::status::joined;
 use crate::storage::object::{array_at, object_mut, text_at};
 use posse_encoding::amounts::Amounts;
 
@@ -66,18 +67,7 @@ pub(super) fn check(range: &Value, pod: &Value) -> Option<String> {
             }
         }
     }
-    // The real server reports a repeated violation once.
-    let mut messages: Vec<String> = Vec::new();
-    for text in wrong {
-        if !messages.contains(&text) {
-            messages.push(text);
-        }
-    }
-    match messages.as_slice() {
-        [] => None,
-        [one] => Some(one.clone()),
-        several => Some(format!("[{}]", several.join(", "))),
-    }
+    (!wrong.is_empty()).then(|| joined(wrong))
 }
 
 fn check_max(limit: &Value, requests: &Amounts, limits: &Amounts, wrong: &mut Vec<String>) {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::age::{age, human};
 use super::fields::{condition, or, texts};
@@ -70,9 +70,9 @@ fn since_created(object: &Value, now: &str) -> String {
     age(text_at(object, "/metadata/creationTimestamp"), now)
 }
 
-fn joined(items: &[Value], pointer: &str, separator: &str) -> String {
+fn joined(items: &[Value], pointer: &str) -> String {
     let texts: Vec<&str> = items.iter().map(|item| text_at(item, pointer)).collect();
-    texts.join(separator)
+    texts.join(",")
 }
 
 fn plain(object: &Value, _now: &str) -> Vec<Value> {
@@ -139,8 +139,8 @@ fn job(object: &Value, now: &str) -> Vec<Value> {
         &completions,
         &duration.map(human).unwrap_or_default(),
         &since_created(object, now),
-        &joined(containers, "/name", ","),
-        &joined(containers, "/image", ","),
+        &joined(containers, "/name"),
+        &joined(containers, "/image"),
         &selector(&object["spec"]["selector"]),
     ])
 }
@@ -161,18 +161,11 @@ fn job_status(job: &Value) -> &'static str {
     }
 }
 
-fn labels(labels: &Value) -> Vec<String> {
-    let labels = labels.as_object().into_iter().flatten();
-    labels.map(|(key, value)| format!("{key}={}", value.as_str().unwrap_or_default())).collect()
-}
-
-fn or_none(text: String) -> String {
-    if text.is_empty() { "<none>".to_owned() } else { text }
-}
-
 /// A label selector in the syntax of `-l`.
 fn selector(selector: &Value) -> String {
-    let mut terms = labels(&selector["matchLabels"]);
+    let labels = selector["matchLabels"].as_object().into_iter().flatten();
+    let term = |(key, value): (&String, &Value)| format!("{key}={}", text_at(value, ""));
+    let mut terms: Vec<String> = labels.map(term).collect();
     for expression in array_at(selector, "/matchExpressions") {
         let key = text_at(expression, "/key");
         let mut values: Vec<&str> =
@@ -188,7 +181,7 @@ fn selector(selector: &Value) -> String {
         });
     }
     terms.sort_by(|a, b| term_key(a).cmp(term_key(b)));
-    or_none(terms.join(","))
+    or(&terms.join(","), "<none>").to_owned()
 }
 
 fn term_key(term: &str) -> &str {
@@ -206,15 +199,13 @@ fn node(object: &Value, now: &str) -> Vec<Value> {
     if object.pointer("/spec/unschedulable") == Some(&Value::Bool(true)) {
         status.push_str(",SchedulingDisabled");
     }
-    let empty = Map::new();
-    let labels = object.pointer("/metadata/labels").and_then(Value::as_object).unwrap_or(&empty);
-    let roles = labels.iter().filter_map(|(key, value)| {
-        match key.strip_prefix("node-role.kubernetes.io/") {
+    let labels = object["metadata"]["labels"].as_object().into_iter().flatten();
+    let roles =
+        labels.filter_map(|(key, value)| match key.strip_prefix("node-role.kubernetes.io/") {
             Some(role) => Some(role),
             None if key == "kubernetes.io/role" => value.as_str(),
             None => None,
-        }
-    });
+        });
     let roles = roles.filter(|role| !role.is_empty()).collect::<BTreeSet<_>>();
     let roles: Vec<&str> = roles.into_iter().collect();
     let address = |kind: &str| {

@@ -1,8 +1,8 @@
 //! Validates the resource amounts of containers.
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
-use super::{Causes, join};
+use super::{Causes, join, members};
 use crate::schema::status::Cause;
 use posse_encoding::quantity::Quantity;
 
@@ -16,10 +16,6 @@ fn amount(amount: &Value, field: &str, causes: &mut Causes) {
         let detail = "must be greater than or equal to 0";
         causes.push(Cause::invalid(field, &negative.canonical(), detail));
     }
-}
-
-fn members<'a>(of: &'a Value, list: &str) -> impl Iterator<Item = (&'a String, &'a Value)> {
-    of.get(list).and_then(Value::as_object).into_iter().flat_map(Map::iter)
 }
 
 /// The requests and limits of a container.

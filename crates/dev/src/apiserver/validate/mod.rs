@@ -112,9 +112,12 @@ fn quota(quota: &Value, causes: &mut Causes) {
     }
 }
 
-/// `path.name`, or `name` without a path.
 fn join(path: &str, name: &str) -> String {
-    if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") }
+    format!("{path}.{name}")
+}
+
+fn members<'a>(of: &'a Value, name: &str) -> impl Iterator<Item = (&'a String, &'a Value)> {
+    of.get(name).and_then(Value::as_object).into_iter().flatten()
 }
 
 /// A container or a volume has a name.

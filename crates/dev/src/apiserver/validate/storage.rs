@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{Causes, push_invalid};
+use super::{Causes, members, push_invalid};
 use crate::schema::base64;
 use crate::schema::names;
 use crate::schema::status::Cause;
@@ -25,10 +25,6 @@ pub(super) fn claim(claim: &Value, causes: &mut Causes) {
         }
         Some(_) => {}
     }
-}
-
-fn members<'a>(of: &'a Value, name: &str) -> impl Iterator<Item = (&'a String, &'a Value)> {
-    of.get(name).and_then(Value::as_object).into_iter().flatten()
 }
 
 fn decoded_bytes(value: &Value) -> usize {

@@ -1,8 +1,6 @@
 //! Validates the volumes of a pod. Disk and cloud volumes that no node here supports are not
 //! checked.
 
-use std::collections::BTreeSet;
-
 use serde_json::Value;
 
 use super::container::Volumes;
@@ -25,20 +23,17 @@ const SOURCES: [&str; 8] = [
 /// Validates all volumes of a pod or a template; returns the valid ones.
 pub(super) fn check_all<'a>(spec: &'a Value, path: &str, causes: &mut Causes) -> Volumes<'a> {
     let volumes = array_at(spec, "/volumes");
-    let mut taken = BTreeSet::new();
     let mut good = Volumes::new();
     for (i, volume) in volumes.iter().enumerate() {
         let path = format!("{path}[{i}]");
-        let field = join(&path, "name");
         let name = text_at(volume, "/name");
         let mut wrong = Vec::new();
         source(volume, &path, &mut wrong);
         named(volume, &path, &mut wrong);
-        if taken.contains(name) {
-            wrong.push(Cause::duplicate(field, name));
+        if good.contains(name) {
+            wrong.push(Cause::duplicate(join(&path, "name"), name));
         }
         if wrong.is_empty() {
-            taken.insert(name);
             good.insert(name);
         }
         causes.append(&mut wrong);

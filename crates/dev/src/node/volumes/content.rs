@@ -8,6 +8,7 @@ use serde_json::Value;
 use crate::apiserver::api::Api;
 use crate::node::sources::{self, Data};
 use crate::schema::kind::Kind;
+use crate::schema::status::joined;
 use crate::storage::State;
 use crate::storage::object::{array_at, text_at};
 
@@ -58,11 +59,7 @@ pub(super) fn files(
             errors.push(error);
         }
     }
-    Some(match errors.as_slice() {
-        [] => Ok(files),
-        [one] => Err(one.clone()),
-        several => Err(format!("[{}]", several.join(", "))),
-    })
+    Some(if errors.is_empty() { Ok(files) } else { Err(joined(errors)) })
 }
 
 fn projected(
