@@ -182,7 +182,7 @@ impl Claims {
         } else if volume.deleting && phase != "Bound" {
             remove_protection(&mut state, volume);
         } else if text_at(&value, "/status/phase") != phase {
-            edit(&mut state, volume, |value| value["status"]["phase"] = phase.into());
+            state.edit(&volume.key, &volume.uid, |value| value["status"]["phase"] = phase.into());
         }
     }
 }
@@ -203,21 +203,13 @@ fn note(state: &mut State, about: &Object, warning: bool, reason: &str, message:
     events::record(state, about, &Note { warning, reason, message, component, ..Note::default() });
 }
 
-/// Changes the object if it still exists with the same uid.
-fn edit(state: &mut State, object: &Object, change: impl FnOnce(&mut Value)) {
-    state.edit(&object.key, &object.uid, change);
-}
-
 /// Removes the protection finalizer from an object that is not in use, so that its deletion can
 /// finish.
 fn remove_protection(state: &mut State, object: &Object) {
     let Some((_, finalizer)) = PROTECTED.iter().find(|(kind, _)| *kind == object.key.kind) else {
         return;
     };
-    if !array_at(&object.value(), "/metadata/finalizers").iter().any(|f| f == finalizer) {
-        return;
-    }
-    edit(state, object, |value| {
+    state.edit(&object.key, &object.uid, |value| {
         let metadata = metadata_mut(value);
         if let Some(list) = metadata.get_mut("finalizers").and_then(Value::as_array_mut) {
             list.retain(|present| present != finalizer);
@@ -260,7 +252,7 @@ fn bind(state: &mut State, claim: &Object, volume: &Object) {
     // `bound-by-controller` is set only where the user had not chosen the other side.
     let is_reserved = spec.get("claimRef").is_some();
     let names_volume = !claim.field("spec.volumeName").is_empty();
-    edit(state, volume, |value| {
+    state.edit(&volume.key, &volume.uid, |value| {
         value["spec"]["claimRef"] = json!({
             "kind": claim.key.kind.name(),
             "apiVersion": claim.key.kind.api_version(),
@@ -275,7 +267,7 @@ fn bind(state: &mut State, claim: &Object, volume: &Object) {
             annotations.insert(BOUND_BY_CONTROLLER.to_owned(), "yes".into());
         }
     });
-    edit(state, claim, |value| {
+    state.edit(&claim.key, &claim.uid, |value| {
         value["spec"]["volumeName"] = volume.key.name.as_str().into();
         value["status"] = json!({
             "phase": "Bound", "accessModes": spec["accessModes"], "capacity": spec["capacity"],
@@ -289,7 +281,7 @@ fn bind(state: &mut State, claim: &Object, volume: &Object) {
 }
 
 fn mark_lost(state: &mut State, claim: &Object) {
-    edit(state, claim, |value| value["status"]["phase"] = "Lost".into());
+    state.edit(&claim.key, &claim.uid, |value| value["status"]["phase"] = "Lost".into());
     let message = "Bound claim has lost its PersistentVolume. Data on the volume is lost!";
     note(state, claim, true, "ClaimLost", message);
 }

@@ -151,6 +151,13 @@ pub(crate) fn array_at<'a>(value: &'a Value, pointer: &str) -> &'a [Value] {
     value.pointer(pointer).and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
 
+/// The status of the condition of that type; empty where there is none.
+pub(crate) fn condition_of<'a>(object: &'a Value, name: &str) -> &'a str {
+    let conditions = array_at(object, "/status/conditions");
+    let found = conditions.iter().find(|condition| text_at(condition, "/type") == name);
+    found.map(|condition| text_at(condition, "/status")).unwrap_or_default()
+}
+
 /// Increments `metadata.generation`, for a change of the spec or a deletion.
 pub(crate) fn next_generation(value: &mut Value) {
     let generation = value.pointer("/metadata/generation").and_then(Value::as_i64);

@@ -5,11 +5,11 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use super::age::{age, human};
-use super::fields::{condition, or, texts};
+use super::fields::{or, texts};
 use super::pods;
 
 use crate::schema::kind::Kind;
-use crate::storage::object::{array_at, text_at};
+use crate::storage::object::{array_at, condition_of, text_at};
 use crate::time;
 
 /// The cells of an object; the text is the current time.
@@ -147,7 +147,7 @@ fn job(object: &Value, now: &str) -> Vec<Value> {
 
 /// The most telling condition of a job.
 fn job_status(job: &Value) -> &'static str {
-    let holds = |name: &str| condition(job, name) == "True";
+    let holds = |name: &str| condition_of(job, name) == "True";
     if holds("Complete") {
         "Complete"
     } else if holds("Failed") {
@@ -190,7 +190,7 @@ fn term_key(term: &str) -> &str {
 }
 
 fn node(object: &Value, now: &str) -> Vec<Value> {
-    let mut status = match condition(object, "Ready") {
+    let mut status = match condition_of(object, "Ready") {
         "" => "Unknown",
         "True" => "Ready",
         _ => "NotReady",

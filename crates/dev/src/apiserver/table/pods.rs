@@ -3,9 +3,9 @@
 use serde_json::{Value, json};
 
 use super::age::age;
-use super::fields::{condition, or, texts};
+use super::fields::{or, texts};
 use crate::schema::kind::Kind;
-use crate::storage::object::{array_at, text_at};
+use crate::storage::object::{array_at, condition_of, text_at};
 
 /// Summary of a pod's containers.
 struct Summary {
@@ -54,7 +54,7 @@ fn gates(pod: &Value) -> String {
     if gates.is_empty() {
         return "<none>".to_owned();
     }
-    let open = |gate: &&Value| condition(pod, text_at(gate, "/conditionType")) == "True";
+    let open = |gate: &&Value| condition_of(pod, text_at(gate, "/conditionType")) == "True";
     format!("{}/{}", gates.iter().filter(open).count(), gates.len())
 }
 
@@ -71,7 +71,7 @@ fn summary(pod: &Value) -> Summary {
         summary.word = "SchedulingGated".to_owned();
     }
     summary.total += array_at(pod, "/spec/initContainers").iter().filter(|c| is_sidecar(c)).count();
-    if !is_initializing(pod, &mut summary) || condition(pod, "Initialized") == "True" {
+    if !is_initializing(pod, &mut summary) || condition_of(pod, "Initialized") == "True" {
         summarize_main(pod, &mut summary);
     }
     if pod.pointer("/metadata/deletionTimestamp").is_some() {
@@ -162,7 +162,7 @@ fn summarize_main(pod: &Value, summary: &mut Summary) {
         }
     }
     if summary.word == "Completed" && runs {
-        let ready = condition(pod, "Ready") == "True";
+        let ready = condition_of(pod, "Ready") == "True";
         summary.word = if ready { "Running" } else { "NotReady" }.to_owned();
     }
 }

@@ -17,7 +17,9 @@ use crate::schema::kind::{Key, Kind};
 use crate::schema::status::StatusError;
 use crate::storage::deletion::{DeleteOptions, Propagation};
 use crate::storage::events::{self, Note};
-use crate::storage::object::{Object, array_at, array_mut, metadata_mut, object_mut, text_at};
+use crate::storage::object::{
+    Object, array_at, array_mut, condition_of, metadata_mut, object_mut, text_at,
+};
 use crate::storage::store::Change;
 use crate::time;
 use posse_base::time::Millis;
@@ -117,13 +119,13 @@ impl TrackedJob {
             let pods = pods.filter(|pod| is_controlled(&pod.value(), uid));
             (job, pods.collect::<Vec<_>>(), state.now.clone())
         };
+        if job.deleting {
+            return None;
+        }
         let value = job.value();
         if let Some(finished) = finished_at(&value) {
             self.gone.clear();
-            return self.expire(api, &job, &value, time::seconds(finished), &now_text);
-        }
-        if job.deleting {
-            return None;
+            return expire(api, &job, &value, time::seconds(finished), &now_text);
         }
         let now = api.clock.now();
         if self.has_newly_missing(&pods) {
@@ -134,7 +136,7 @@ impl TrackedJob {
         let started = text_at(&value, "/status/startTime");
         let age = time::seconds(&now_text) - time::seconds(started);
         let age = if started.is_empty() { 0 } else { age };
-        let mut step = plan::next_step(&spec, &mut self.counts, &all_pods, now, Some(age));
+        let mut step = plan::next_step(&spec, &mut self.counts, &all_pods, now, age);
         self.known = pods.iter().map(|pod| pod.uid.clone()).collect();
         self.counts.retain(&self.known);
         for pod in pods.iter().filter(|pod| step.delete.contains(&pod.uid)) {
@@ -213,34 +215,25 @@ impl TrackedJob {
             return;
         }
     }
+}
 
-    /// Deletes a finished job after its `ttlSecondsAfterFinished`. Returns when that time is.
-    fn expire(
-        &self,
-        api: &Api,
-        job: &Object,
-        value: &Value,
-        finished: i64,
-        now: &str,
-    ) -> Option<Millis> {
-        let ttl = value.pointer("/spec/ttlSecondsAfterFinished").and_then(Value::as_i64)?;
-        let remaining = finished.saturating_add(ttl).saturating_sub(time::seconds(now));
-        if remaining > 0 && !job.deleting {
-            let remaining = u64::try_from(remaining).unwrap_or_default();
-            return Some(api.clock.now().after(remaining.saturating_mul(1000)));
-        }
-        if !job.deleting {
-            let options = DeleteOptions {
-                uid: Some(job.uid.to_string()),
-                propagation: Some(Propagation::Background),
-                ..DeleteOptions::default()
-            };
-            if let Err(refused) = api.lock().delete(&job.key, &options) {
-                log::debug!("cannot delete the finished job {}: {}", job.key, refused.message);
-            }
-        }
-        None
+/// Deletes a finished job after its `ttlSecondsAfterFinished`. Returns when that time is.
+fn expire(api: &Api, job: &Object, value: &Value, finished: i64, now: &str) -> Option<Millis> {
+    let ttl = value.pointer("/spec/ttlSecondsAfterFinished").and_then(Value::as_i64)?;
+    let remaining = finished.saturating_add(ttl).saturating_sub(time::seconds(now));
+    if remaining > 0 {
+        let remaining = u64::try_from(remaining).unwrap_or_default();
+        return Some(api.clock.now().after(remaining.saturating_mul(1000)));
     }
+    let options = DeleteOptions {
+        uid: Some(job.uid.to_string()),
+        propagation: Some(Propagation::Background),
+        ..DeleteOptions::default()
+    };
+    if let Err(refused) = api.lock().delete(&job.key, &options) {
+        log::debug!("cannot delete the finished job {}: {}", job.key, refused.message);
+    }
+    None
 }
 
 fn note(api: &Api, job: &Object, warning: bool, reason: &str, message: &str) {
@@ -289,13 +282,10 @@ fn read_pod(job: &Value, object: &Object) -> Pod {
         .into_iter()
         .flat_map(|list| array_at(&pod, list))
         .filter_map(|container| container.get("restartCount").and_then(Value::as_u64));
-    let ready = array_at(&pod, "/status/conditions").iter().any(|condition| {
-        text_at(condition, "/type") == "Ready" && text_at(condition, "/status") == "True"
-    });
     Pod {
         uid: object.uid.clone(),
         phase,
-        ready: ready && !object.deleting,
+        ready: condition_of(&pod, "Ready") == "True" && !object.deleting,
         deleting: object.deleting,
         gone: false,
         restarts: restarts.sum(),
@@ -379,13 +369,13 @@ fn write_status(api: &Api, job: &Object, spec: &Spec, step: &JobStep, counts: &J
                 let message = "Reached expected number of succeeded pods";
                 for name in ["SuccessCriteriaMet", "Complete"] {
                     let reason = "CompletionsReached";
-                    add_condition(value, condition(name, true, reason, message, &now));
+                    add_condition(value, name, true, reason, message, &now);
                 }
                 events.push((false, "Completed", "Job completed".to_owned()));
             }
             Outcome::Failed { reason, message } => {
                 for name in ["FailureTarget", "Failed"] {
-                    add_condition(value, condition(name, true, reason, message, &now));
+                    add_condition(value, name, true, reason, message, &now);
                 }
                 events.push((true, reason, message.clone()));
             }
@@ -401,21 +391,13 @@ fn write_status(api: &Api, job: &Object, spec: &Spec, step: &JobStep, counts: &J
     }
 }
 
-fn condition(name: &str, holds: bool, reason: &str, message: &str, now: &str) -> Value {
-    let status = if holds { "True" } else { "False" };
-    let mut condition = json!({
-        "type": name, "status": status, "lastProbeTime": now, "lastTransitionTime": now,
-    });
-    for (field, text) in [("reason", reason), ("message", message)] {
-        if !text.is_empty() {
-            condition[field] = text.into();
-        }
-    }
-    condition
-}
-
 /// Adds a condition, or replaces the condition of the same type.
-fn add_condition(job: &mut Value, condition: Value) {
+fn add_condition(job: &mut Value, name: &str, holds: bool, reason: &str, message: &str, now: &str) {
+    let status = if holds { "True" } else { "False" };
+    let condition = json!({
+        "type": name, "status": status, "lastProbeTime": now, "lastTransitionTime": now,
+        "reason": reason, "message": message,
+    });
     let list = array_mut(&mut job["status"], "conditions");
     match list.iter_mut().find(|present| present["type"] == condition["type"]) {
         Some(present) => *present = condition,
@@ -429,18 +411,14 @@ fn suspend_or_resume(
     suspend: bool,
     now: &str,
 ) -> Option<(bool, &'static str, String)> {
-    let conditions = array_at(job, "/status/conditions").iter();
-    let is_suspended = conditions
-        .filter(|condition| text_at(condition, "/type") == "Suspended")
-        .any(|condition| text_at(condition, "/status") == "True");
-    if is_suspended == suspend {
+    if (condition_of(job, "Suspended") == "True") == suspend {
         return None;
     }
     let (reason, event, message) = match suspend {
         true => ("JobSuspended", "Suspended", "Job suspended"),
         false => ("JobResumed", "Resumed", "Job resumed"),
     };
-    add_condition(job, condition("Suspended", suspend, reason, message, now));
+    add_condition(job, "Suspended", suspend, reason, message, now);
     Some((false, event, message.to_owned()))
 }
 

@@ -97,7 +97,7 @@ pub(super) fn next_step(
     counts: &mut JobCounts,
     pods: &[Pod],
     now: Millis,
-    age_seconds: Option<i64>,
+    age_seconds: i64,
 ) -> JobStep {
     let fail_job = counts.count(spec, pods, now);
     let open: Vec<&Pod> = pods
@@ -125,8 +125,7 @@ pub(super) fn next_step(
         delete(&mut step, counts, open.iter().filter(|pod| !pod.deleting));
     } else {
         scale(spec, counts, &open, &mut step, now);
-        let remaining =
-            spec.deadline_seconds.zip(age_seconds).map(|(deadline, age)| deadline - age);
+        let remaining = spec.deadline_seconds.map(|deadline| deadline - age_seconds);
         let remaining = remaining.and_then(|seconds| u64::try_from(seconds).ok());
         let deadline = remaining.map(|seconds| now.after(seconds.saturating_mul(1000)));
         step.due = [step.due, deadline].into_iter().flatten().min();
@@ -200,7 +199,7 @@ fn failure(
     counts: &JobCounts,
     open: &[&Pod],
     fail_job: Option<String>,
-    age_seconds: Option<i64>,
+    age_seconds: i64,
 ) -> Option<(&'static str, String)> {
     if let Some(message) = fail_job {
         return Some(("PodFailurePolicy", message));
@@ -211,8 +210,7 @@ fn failure(
         let message = "Job has reached the specified backoff limit";
         return Some(("BackoffLimitExceeded", message.to_owned()));
     }
-    let late =
-        spec.deadline_seconds.zip(age_seconds).is_some_and(|(deadline, age)| age >= deadline);
+    let late = spec.deadline_seconds.is_some_and(|deadline| age_seconds >= deadline);
     (late && !spec.suspend).then(|| {
         let message = "Job was active longer than specified deadline";
         ("DeadlineExceeded", message.to_owned())
@@ -367,7 +365,7 @@ mod tests {
             (&restarting, "r++", "BackoffLimitExceeded +0 -1 a0 s0 f1"),
         ] {
             let mut counts = JobCounts::default();
-            let step = next_step(spec, &mut counts, &pods(words), Millis(5), Some(0));
+            let step = next_step(spec, &mut counts, &pods(words), Millis(5), 0);
             assert_eq!(summary(&step, &counts), want, "{words} of {spec:?}");
         }
     }
@@ -388,7 +386,7 @@ mod tests {
             all.push_str(words);
             all.push(' ');
             let spec = Spec { completions: Some(9), ..SPEC };
-            let step = next_step(&spec, &mut counts, &pods(&all), Millis(at), None);
+            let step = next_step(&spec, &mut counts, &pods(&all), Millis(at), 0);
             assert_eq!(step.due, due.map(Millis), "{all} at {at}");
             assert_eq!(step.create, usize::from(due.is_none()), "{all} at {at}");
         }
@@ -398,8 +396,8 @@ mod tests {
     fn pods_that_the_job_deleted_do_not_count_as_failed() {
         let mut counts = JobCounts::default();
         let paused = Spec { suspend: true, ..SPEC };
-        assert_eq!(next_step(&paused, &mut counts, &pods("R"), Millis(0), None).delete.len(), 1);
-        let after = next_step(&SPEC, &mut counts, &pods("fd"), Millis(1), None);
+        assert_eq!(next_step(&paused, &mut counts, &pods("R"), Millis(0), 0).delete.len(), 1);
+        let after = next_step(&SPEC, &mut counts, &pods("fd"), Millis(1), 0);
         assert_eq!((after.create, counts.failed), (1, 0));
     }
 
@@ -407,9 +405,9 @@ mod tests {
     fn a_job_fails_at_its_deadline() {
         let spec = Spec { deadline_seconds: Some(30), ..SPEC };
         let mut counts = JobCounts::default();
-        let before = next_step(&spec, &mut counts, &pods("R"), Millis(5_000), Some(5));
+        let before = next_step(&spec, &mut counts, &pods("R"), Millis(5_000), 5);
         assert_eq!(before.due, Some(Millis(30_000)));
-        let late = next_step(&spec, &mut counts, &pods("R"), Millis(30_000), Some(30));
+        let late = next_step(&spec, &mut counts, &pods("R"), Millis(30_000), 30);
         assert_eq!(summary(&late, &counts), "DeadlineExceeded +0 -1 a0 s0 f1");
     }
 }

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::plan::FailureAction;
-use crate::storage::object::{array_at, text_at};
+use crate::storage::object::{array_at, condition_of, text_at};
 
 /// The action of the first rule that matches. Without one, the failure counts.
 pub(super) fn failure_action(job: &Value, pod: &Value) -> FailureAction {
@@ -61,10 +61,7 @@ fn condition(rule: &Value, pod: &Value) -> Option<String> {
             "" => "True",
             status => status,
         };
-        let has = array_at(pod, "/status/conditions").iter().any(|condition| {
-            text_at(condition, "/type") == wanted && text_at(condition, "/status") == status
-        });
-        if has {
+        if condition_of(pod, wanted) == status {
             return Some(format!("Pod {} has condition {wanted}", full_name(pod)));
         }
     }
