@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 use std::io::{self, PipeReader, PipeWriter, Read};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -61,9 +60,6 @@ impl Outputs {
     /// Returns the pipe for a container's standard output and error. `number` must not be open
     /// already and must not be 0.
     pub(super) fn open(&mut self, number: u64, path: &Path) -> io::Result<PipeWriter> {
-        if let Some(folder) = path.parent() {
-            std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-        }
         self.start()?;
         let (pipe, writer) = io::pipe()?;
         rustix::io::ioctl_fionbio(&pipe, true)?;

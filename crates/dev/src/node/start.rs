@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -178,7 +178,6 @@ fn kubeconfig(container: &ContainerContext<'_>, folder: &Path) -> io::Result<Pat
     let authority = state.authority.clone();
     drop(state);
     let path = folder.join("_kubeconfig");
-    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
     let access = Access {
         url: &api.url,
         authority: &authority,
@@ -225,9 +224,6 @@ fn own_view(
 
 /// Creates a file that any user can write to, whatever user the container runs as.
 fn make_writable(path: &Path) -> io::Result<()> {
-    if let Some(folder) = path.parent() {
-        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-    }
     let file = File::options().create(true).append(true).open(path)?;
     file.set_permissions(std::fs::Permissions::from_mode(0o666))
 }
