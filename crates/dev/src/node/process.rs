@@ -26,8 +26,10 @@ const UNKNOWN_EXIT_CODE: i32 = 137;
 /// A container's process.
 #[derive(Debug)]
 pub(super) struct Process {
-    pid: Pid,
-    link: Link,
+    /// Also the id of its group.
+    pub(super) pid: Pid,
+    /// For commands that run in the container.
+    pub(super) link: Link,
 }
 
 impl Process {
@@ -57,16 +59,6 @@ impl Process {
         });
         waits.map_err(failed)?;
         Ok(process)
-    }
-
-    /// The process id, which is also the id of its group.
-    pub(super) fn id(&self) -> Pid {
-        self.pid
-    }
-
-    /// For commands that run in the container.
-    pub(super) fn link(&self) -> &Link {
-        &self.link
     }
 
     pub(super) fn terminate(&self) {

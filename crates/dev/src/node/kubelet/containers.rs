@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::{Kubelet, TimerKind};
+use super::{Kubelet, Timer, TimerKind};
 use crate::node::environment::Blocked;
 use crate::node::probes::probe::{self, Handler, Probe, ProbeKind};
 use crate::node::probes::{self, Exec, HandlerCall, HandlerOutcome, HandlerPurpose};
@@ -39,7 +39,7 @@ const TERMINATION_BYTES_MAX: usize = 4096;
 /// A container's process. If its pod is gone, only its end is awaited.
 #[derive(Debug)]
 pub(super) struct ContainerProcess {
-    child: Process,
+    pub(super) child: Process,
     pub(super) key: Key,
     pub(super) uid: Box<str>,
     container: usize,
@@ -55,16 +55,6 @@ pub(super) struct ContainerProcess {
     log: PathBuf,
     termination: PathBuf,
     falls_back_to_logs: bool,
-}
-
-impl ContainerProcess {
-    pub(super) fn terminate(&self) {
-        self.child.terminate();
-    }
-
-    pub(super) fn kill(&self) {
-        self.child.kill();
-    }
 }
 
 /// The bytes that a container may use; `None` if they are not limited.
@@ -216,7 +206,7 @@ impl Kubelet {
         };
         let limited = |process: &ContainerProcess| process.memory_limit.is_some();
         if limited(&process) && !self.processes.values().any(limited) {
-            self.set_memory_timer(MEMORY_MS);
+            self.set(MEMORY_MS, Timer::Memory);
         }
         self.processes.insert(number, process);
         if let Some(container) = self.container_mut(key, index) {
@@ -242,7 +232,7 @@ impl Kubelet {
             process.memory_limit = memory_limit(&self.settings, spec);
         }
         if !is_checked && self.processes.values().any(limited) {
-            self.set_memory_timer(MEMORY_MS);
+            self.set(MEMORY_MS, Timer::Memory);
         }
     }
 
@@ -341,7 +331,7 @@ impl Kubelet {
             termination: &process.termination,
         };
         let prepared = prepare(&container, source).ok()?;
-        Some(Exec { prepared, link: process.child.link().clone(), output })
+        Some(Exec { prepared, link: process.child.link.clone(), output })
     }
 
     fn run_hook(
@@ -392,7 +382,7 @@ impl Kubelet {
             }
             HandlerPurpose::PreStop => {
                 process.in_pre_stop = false;
-                process.terminate();
+                process.child.terminate();
                 if !outcome.succeeded {
                     self.hook_failed(&key, index, "PreStopHook", outcome);
                 }
@@ -483,7 +473,7 @@ impl Kubelet {
         process.in_pre_stop = process.has_pre_stop && grace_ms > 0;
         let in_pre_stop = process.in_pre_stop;
         if !in_pre_stop {
-            process.terminate();
+            process.child.terminate();
         }
         self.event(&key, Some(index), false, "Killing", why);
         self.set_timer(grace_ms, &key, TimerKind::Kill(number));
@@ -500,11 +490,11 @@ impl Kubelet {
     pub(super) fn kill(&mut self, number: u64) {
         let Some(process) = self.processes.get_mut(&number) else { return };
         if !std::mem::take(&mut process.in_pre_stop) {
-            process.kill();
+            process.child.kill();
             return;
         }
         // The preStop hook used the whole grace period, so SIGTERM was not sent yet.
-        process.terminate();
+        process.child.terminate();
         let key = process.key.clone();
         self.set_timer(LAST_GRACE_MS, &key, TimerKind::Kill(number));
     }
@@ -541,11 +531,7 @@ impl Kubelet {
         (container.started, container.ready, container.process) = (false, false, None);
         // Otherwise a restarted container would count as stopping.
         container.stopping = false;
-        let is_done = run.terminating.is_some() && !run.has_running();
-        self.advance(&process.key);
-        if is_done {
-            self.confirm_termination(&process.key, &process.uid);
-        }
+        self.catch_up(&process.key);
     }
 
     /// Kills containers above their memory limit, as the kernel does with a container's cgroup.
@@ -555,7 +541,7 @@ impl Kubelet {
         for process in self.processes.values_mut() {
             let Some(limit) = process.memory_limit else { continue };
             let Some((bytes, pids)) =
-                groups.get(&process.child.id().as_raw_nonzero().get().unsigned_abs())
+                groups.get(&process.child.pid.as_raw_nonzero().get().unsigned_abs())
             else {
                 next.get_or_insert(MEMORY_FAR_MS);
                 continue;
@@ -568,7 +554,7 @@ impl Kubelet {
             }
         }
         if let Some(next) = next {
-            self.set_memory_timer(next);
+            self.set(next, Timer::Memory);
         }
     }
 
@@ -581,15 +567,15 @@ impl Kubelet {
     }
 
     pub(crate) fn terminate_all(&self) {
-        self.processes.values().for_each(ContainerProcess::terminate);
+        self.processes.values().for_each(|process| process.child.terminate());
     }
 
     pub(crate) fn kill_all(&self) {
-        self.processes.values().for_each(ContainerProcess::kill);
+        self.processes.values().for_each(|process| process.child.kill());
     }
 }
 
-fn millis(seconds: i64) -> u64 {
+pub(super) fn millis(seconds: i64) -> u64 {
     u64::try_from(seconds).unwrap_or_default().saturating_mul(1000)
 }
 

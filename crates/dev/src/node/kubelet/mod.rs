@@ -213,11 +213,9 @@ impl Kubelet {
         without_node.iter().for_each(|key| self.forget(key));
     }
 
-    /// Reports what happened to a pod while its node was disconnected.
+    /// Goes on with a pod of which a container has ended, or whose node is connected again. The last
+    /// container of a terminating pod ends the pod.
     fn catch_up(&mut self, key: &Key) {
-        if self.is_disconnected(key) {
-            return;
-        }
         self.advance(key);
         let Some(run) = self.runs.get(key).filter(|run| run.terminating.is_some()) else { return };
         if !run.has_running() {
@@ -420,10 +418,6 @@ impl Kubelet {
         let Some(run) = self.runs.get(key) else { return };
         let timer = Timer::Pod(key.clone(), run.uid.clone(), kind);
         self.set(delay_ms, timer);
-    }
-
-    pub(super) fn set_memory_timer(&mut self, delay_ms: u64) {
-        self.set(delay_ms, Timer::Memory);
     }
 
     fn set(&mut self, delay_ms: u64, timer: Timer) {

@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use super::containers::ContainerProcess;
+use super::containers::millis;
 use super::{Kubelet, TimerKind};
 use crate::node::run::{ContainerState, Terminated};
 use crate::schema::kind::Key;
@@ -40,7 +40,7 @@ impl Kubelet {
 
     /// Shortens the grace period of containers that are already stopping.
     fn shorten_grace(&mut self, key: &Key, grace: i64) {
-        let grace_ms = u64::try_from(grace).unwrap_or_default().saturating_mul(1000);
+        let grace_ms = millis(grace);
         let deadline = self.api.clock.now().after(grace_ms);
         let Some(run) = self.runs.get_mut(key) else { return };
         run.end_by_ms = Some(deadline.0);
@@ -69,10 +69,8 @@ impl Kubelet {
     /// Kills the pod's processes and removes its files, because its object or its node is gone.
     pub(super) fn forget(&mut self, key: &Key) {
         let Some(run) = self.runs.remove(key) else { return };
-        self.processes
-            .values()
-            .filter(|process| process.uid == run.uid)
-            .for_each(ContainerProcess::kill);
+        let own = self.processes.values().filter(|process| process.uid == run.uid);
+        own.for_each(|process| process.child.kill());
         if self.settings.simulate {
             return;
         }
@@ -137,11 +135,6 @@ impl Kubelet {
             });
             (container.started, container.ready) = (false, false);
         }
-        let uid = run.uid.clone();
-        let is_done = run.terminating.is_some() && !run.has_running();
-        self.advance(key);
-        if is_done {
-            self.confirm_termination(key, &uid);
-        }
+        self.catch_up(key);
     }
 }
