@@ -5,16 +5,11 @@ use std::fs;
 
 use posse_process::tree;
 
-/// The size of a page in `/proc/PID/stat`.
-fn page_bytes() -> u64 {
-    u64::try_from(rustix::param::page_size()).unwrap_or(4096)
-}
-
 /// The process groups with their resident bytes and their members. A page that several processes
 /// share is counted for each of them, so this is an upper bound. It is cheap to read.
 pub(super) fn group_usage() -> BTreeMap<u32, (u64, Vec<u32>)> {
     let mut groups: BTreeMap<u32, (u64, Vec<u32>)> = BTreeMap::new();
-    let page = page_bytes();
+    let page = u64::try_from(rustix::param::page_size()).unwrap_or(4096);
     for (pid, stat) in tree::processes() {
         if let Some((group, pages)) = group_and_pages(&stat) {
             let entry = groups.entry(group).or_default();

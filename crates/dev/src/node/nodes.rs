@@ -32,10 +32,9 @@ pub(super) struct Nodes {
 impl Nodes {
     pub(super) fn new(n_nodes: u32, simulate: bool) -> Self {
         let names: Vec<String> = (0..n_nodes).map(|number| format!("dev-node-{number}")).collect();
-        let machine = machine();
         let [cpu, memory, pods] = match simulate {
             true => SIMULATED.map(str::to_owned),
-            false => machine,
+            false => machine(),
         };
         let capacity = json!({ "cpu": cpu, "memory": memory, "pods": pods });
         Self { alive: names.iter().cloned().collect(), names, capacity }

@@ -34,24 +34,19 @@ pub(super) fn write(run: &PodRun, pod: &mut Value, now: &str) {
 }
 
 fn conditions(run: &PodRun, phase: &str, pod: &mut Value, now: &str) {
-    let names_without = |containers: &[Container], done: fn(&Container) -> bool| -> String {
-        let names = containers.iter().filter(|c| !done(c)).map(|c| c.name.as_str());
-        names.collect::<Vec<_>>().join(" ")
+    let names_of = |is_listed: fn(&&Container) -> bool| -> String {
+        let listed = run.containers.iter().filter(is_listed).map(|c| c.name.as_str());
+        listed.collect::<Vec<_>>().join(" ")
     };
     if run.is_initialized() {
         let reason = if phase == "Succeeded" { "PodCompleted" } else { "" };
         set_condition(pod, "Initialized", "True", reason, "", now);
     } else {
-        let message = format!(
-            "containers with incomplete status: [{}]",
-            names_without(run.init(), Container::is_passed)
-        );
+        let waited_for = names_of(|c| c.role != Role::Main && !c.is_passed());
+        let message = format!("containers with incomplete status: [{waited_for}]");
         set_condition(pod, "Initialized", "False", "ContainersNotInitialized", &message, now);
     }
-    let is_unready = |container: &&Container| container.role != Role::Init && !container.ready;
-    let unready: Vec<&str> =
-        run.containers.iter().filter(is_unready).map(|container| container.name.as_str()).collect();
-    let unready = unready.join(" ");
+    let unready = names_of(|c| c.role != Role::Init && !c.ready);
     for condition in ["Ready", "ContainersReady"] {
         match (phase, unready.as_str()) {
             ("Succeeded", _) => set_condition(pod, condition, "False", "PodCompleted", "", now),

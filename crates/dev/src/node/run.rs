@@ -152,6 +152,14 @@ impl Container {
         }
     }
 
+    /// The containers after this one may start.
+    pub(super) fn is_passed(&self) -> bool {
+        match self.role {
+            Role::Sidecar => self.is_running() && self.started,
+            Role::Init | Role::Main => self.exit_code() == Some(0),
+        }
+    }
+
     /// The exit code of the last run, also while the container waits for a restart.
     fn last_exit_code(&self) -> Option<i32> {
         match &self.state {
@@ -281,9 +289,8 @@ impl PodRun {
 
     /// First all main containers are stopped, then the sidecars one by one in reverse order.
     fn next_stop(&self) -> NextAction {
-        let running = |container: &Container| container.is_running();
         let indexed = || self.containers.iter().enumerate();
-        let work = || indexed().filter(|(_, c)| c.role != Role::Sidecar && running(c));
+        let work = || indexed().filter(|(_, c)| c.role != Role::Sidecar && c.is_running());
         let to_stop: Vec<usize> =
             work().filter(|(_, c)| !c.stopping).map(|(index, _)| index).collect();
         if !to_stop.is_empty() {
@@ -292,7 +299,7 @@ impl PodRun {
         if work().next().is_some() {
             return NextAction::Wait;
         }
-        match indexed().rev().find(|(_, container)| running(container)) {
+        match indexed().rev().find(|(_, container)| container.is_running()) {
             Some((index, sidecar)) if !sidecar.stopping => NextAction::Stop(vec![index]),
             Some(_) | None => NextAction::Wait,
         }
@@ -335,16 +342,6 @@ impl PodRun {
             (false, true) => "Running",
             (true, _) | (_, false) if stopped.iter().any(|code| *code != 0) => "Failed",
             (true, _) | (_, false) => "Succeeded",
-        }
-    }
-}
-
-impl Container {
-    /// The containers after this one may start.
-    pub(super) fn is_passed(&self) -> bool {
-        match self.role {
-            Role::Sidecar => self.is_running() && self.started,
-            Role::Init | Role::Main => self.exit_code() == Some(0),
         }
     }
 }
