@@ -3,7 +3,7 @@
 //! It runs under a supervisor of its own, so its descendants end with it. A small thread waits for
 //! that.
 
-use std::io::{self, PipeWriter};
+use std::io::PipeWriter;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
@@ -15,7 +15,7 @@ use rustix::process::{Pid, Signal};
 
 use super::Input;
 use super::start::Prepared;
-use super::start_error::{StartError, runtime_error};
+use super::start_error::{StartError, failed};
 use crate::apiserver::exec_orders::CommandIo;
 use posse_process::supervisor::{Link, Supervisor};
 
@@ -42,7 +42,6 @@ impl Process {
         runner: &Path,
         inbox: &Sender<Input>,
     ) -> Result<Self, StartError> {
-        let failed = |error: io::Error| StartError::Failed(runtime_error(&error.to_string()));
         let io = CommandIo::output(OwnedFd::from(output)).map_err(failed)?;
         let supervisor = Supervisor::start(runner).map_err(failed)?;
         let mut running = prepared.spawn(&io, supervisor.link())?;

@@ -13,12 +13,11 @@ use serde_json::Value;
 
 use super::environment::{Blocked, CommandLine, command_line, expand};
 use super::sandbox::{self, Mount, Sandbox, SandboxError};
-use super::start_error::{StartError, chdir_error, exec_error, runtime_error};
+use super::start_error::{StartError, chdir_error, exec_error, failed};
 use super::volumes;
 use crate::apiserver::api::Api;
 use crate::apiserver::exec_orders::CommandIo;
 use crate::kubeconfig::{self, Access};
-use crate::schema::kind::Key;
 use crate::storage::object::text_at;
 use posse_process::supervisor::{Launch, Link, Running};
 
@@ -38,7 +37,6 @@ const ABORT_TIMEOUT: Duration = Duration::from_secs(1);
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ContainerContext<'a> {
     pub(super) api: &'a Api,
-    pub(super) key: &'a Key,
     pub(super) pod: &'a Value,
     pub(super) spec: &'a Value,
     /// The variables that every container gets.
@@ -61,7 +59,6 @@ impl Prepared {
     /// failed to start.
     pub(super) fn spawn(self, io: &CommandIo, link: &Link) -> Result<Running, StartError> {
         let Some(sandbox) = &self.sandbox else { return self.spawn_without_sandbox(io, link) };
-        let failed = |error: io::Error| StartError::Failed(runtime_error(&error.to_string()));
         let (stdin, handover) = sandbox.handover(&self.line, io.stdin.as_ref()).map_err(failed)?;
         let program = sandbox.runner.clone().into();
         let launch = self.launch(program, vec![sandbox::COMMAND.into()], OsString::new());
@@ -72,7 +69,7 @@ impl Prepared {
         // It ends by itself after such an error; otherwise it is killed when it is dropped.
         let _ = running.wait(Some(ABORT_TIMEOUT));
         match error {
-            SandboxError::Failed(message) => Err(StartError::Failed(runtime_error(&message))),
+            SandboxError::Failed(message) => Err(failed(message)),
             SandboxError::NoNamespace(_) if self.sandbox_optional => {
                 self.spawn_without_sandbox(io, link)
             }
@@ -83,18 +80,17 @@ impl Prepared {
     }
 
     fn spawn_without_sandbox(&self, io: &CommandIo, link: &Link) -> Result<Running, StartError> {
-        let failed = |what: &str| StartError::Failed(runtime_error(what));
         let line = &self.line;
         if !line.working_dir.is_empty() && !Path::new(&line.working_dir).is_dir() {
             let error = io::Error::from(io::ErrorKind::NotFound);
-            return Err(failed(&chdir_error(&line.working_dir, &error)));
+            return Err(failed(chdir_error(&line.working_dir, &error)));
         }
-        let empty = File::open("/dev/null").map_err(|error| failed(&error.to_string()))?;
+        let empty = File::open("/dev/null").map_err(failed)?;
         let stdin = io.stdin.as_ref().map_or_else(|| empty.as_fd(), AsFd::as_fd);
         let args = line.args.iter().map(OsString::from).collect();
         let launch = self.launch((&line.program).into(), args, (&line.working_dir).into());
         link.run(&launch, [stdin, io.stdout.as_fd(), io.stderr.as_fd()])
-            .map_err(|error| failed(&exec_error(&line.program, &error)))
+            .map_err(|error| failed(exec_error(&line.program, &error)))
     }
 
     fn launch(&self, program: OsString, args: Vec<OsString>, dir: OsString) -> Launch {
@@ -155,20 +151,19 @@ pub(super) fn prepare(
     };
     if let Some(mut command) = replacement {
         if command.is_empty() {
-            return Err(StartError::Failed(runtime_error("no command specified")));
+            return Err(failed("no command specified"));
         }
         line.program = command.remove(0);
         line.args = command;
     }
     let sandbox_optional = mounts.is_empty();
-    let sandbox = own_view(container, folder, mounts, &kubeconfig, &mut line)
-        .map_err(|error| StartError::Failed(runtime_error(&error.to_string())))?;
+    let sandbox = own_view(container, folder, mounts, &kubeconfig, &mut line).map_err(failed)?;
     Ok(Prepared { line, sandbox, sandbox_optional })
 }
 
 /// The container's kubeconfig: the cluster's, or with `--rbac` one with the pod's own token.
 fn kubeconfig(container: &ContainerContext<'_>, folder: &Path) -> io::Result<PathBuf> {
-    let ContainerContext { api, key, pod, .. } = *container;
+    let ContainerContext { api, pod, .. } = *container;
     let state = api.lock();
     if !state.has_roles {
         return Ok(api.kubeconfig.clone());
@@ -181,7 +176,7 @@ fn kubeconfig(container: &ContainerContext<'_>, folder: &Path) -> io::Result<Pat
     let access = Access {
         url: &api.url,
         authority: &authority,
-        namespace: &key.namespace,
+        namespace: text_at(pod, "/metadata/namespace"),
         token: Some(&token),
     };
     kubeconfig::write(&path, &access)?;
@@ -233,5 +228,5 @@ fn host_name(container: &ContainerContext<'_>) -> String {
     let given = ["hostnameOverride", "hostname"];
     let given = given.map(|field| text_at(&container.pod["spec"], &format!("/{field}")));
     let host = given.into_iter().find(|host| !host.is_empty());
-    host.unwrap_or(&container.key.name).to_owned()
+    host.unwrap_or_else(|| text_at(container.pod, "/metadata/name")).to_owned()
 }

@@ -10,16 +10,12 @@ pub(super) enum StartError {
     /// The start is tried again later. If the reason is `ContainerCreating`, the volumes are not
     /// ready and the message belongs into an event, not into the status.
     Blocked(Blocked),
-    Failed(RuntimeError),
+    /// In the words of runc for a container that could not start.
+    Failed(String),
 }
 
-/// A failed start, in the container runtime's words.
-#[derive(Debug)]
-pub(super) struct RuntimeError(pub(super) String);
-
-/// The message of runc for a container that could not start.
-pub(super) fn runtime_error(what: &str) -> RuntimeError {
-    RuntimeError(format!(
+pub(super) fn failed(what: impl std::fmt::Display) -> StartError {
+    StartError::Failed(format!(
         "failed to create containerd task: failed to create shim task: OCI runtime create failed: \
          runc create failed: unable to start container process: {what}: unknown"
     ))

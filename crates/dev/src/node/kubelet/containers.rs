@@ -16,7 +16,7 @@ use crate::node::probes::{self, Exec, HandlerCall, HandlerOutcome, HandlerPurpos
 use crate::node::process::Process;
 use crate::node::run::{ContainerState, Role, Terminated};
 use crate::node::start::{CommandSource, ContainerContext, prepare};
-use crate::node::start_error::{RuntimeError, StartError, runtime_error};
+use crate::node::start_error::{StartError, failed};
 use crate::node::{Settings, memory};
 use crate::schema::kind::Key;
 use crate::storage::log_files;
@@ -107,7 +107,7 @@ impl Kubelet {
                 }
             }
             Err(StartError::Blocked(blocked)) => self.block(key, index, blocked, was_tried),
-            Err(StartError::Failed(RuntimeError(message))) => {
+            Err(StartError::Failed(message)) => {
                 container.state = ContainerState::Terminated(Terminated {
                     exit_code: 128,
                     reason: "StartError",
@@ -133,8 +133,8 @@ impl Kubelet {
         }
         container.state = ContainerState::Waiting { reason, message: message.clone() };
         if reason == "ErrImagePull" {
-            let failed = format!("Failed to pull image \"{image}\": {message}");
-            self.event(key, Some(index), true, "Failed", &failed);
+            let pull = format!("Failed to pull image \"{image}\": {message}");
+            self.event(key, Some(index), true, "Failed", &pull);
             self.event(key, Some(index), true, "Failed", "Error: ErrImagePull");
             self.set_timer(PULL_BACKOFF_MS, key, TimerKind::BackOff(index));
             return;
@@ -151,10 +151,9 @@ impl Kubelet {
         index: usize,
         object: &Object,
     ) -> Result<(), StartError> {
-        let failed = |what: String| StartError::Failed(runtime_error(&what));
         let pod = object.value();
         let (Some(spec), Some(run)) = (container_spec(&pod, index), self.runs.get(key)) else {
-            return Err(failed("the container is gone".to_owned()));
+            return Err(failed("the container is gone"));
         };
         let restarts = run.containers.get(index).map_or(0, |container| container.restarts);
         let ip = run.ip.to_string();
@@ -165,7 +164,6 @@ impl Kubelet {
             .map_err(|error| failed(format!("{}: {error}", folder.display())))?;
         let container = ContainerContext {
             api: &self.api,
-            key,
             pod: &pod,
             spec,
             base: &self.base_env,
@@ -324,7 +322,6 @@ impl Kubelet {
         let pod = object.value();
         let container = ContainerContext {
             api: &self.api,
-            key: &process.key,
             pod: &pod,
             spec: container_spec(&pod, process.container)?,
             base: &self.base_env,

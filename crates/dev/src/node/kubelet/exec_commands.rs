@@ -7,7 +7,7 @@ use crate::apiserver::exec_orders::{CommandIo, ExecOrder, StartCommand};
 use crate::node::probes::Exec;
 use crate::node::run::ContainerState;
 use crate::node::start::CommandSource;
-use crate::node::start_error::{RuntimeError, StartError};
+use crate::node::start_error::StartError;
 use posse_process::supervisor::Running;
 
 impl Kubelet {
@@ -38,6 +38,6 @@ impl Kubelet {
 fn start(exec: Exec, io: &CommandIo) -> Result<Running, String> {
     exec.prepared.spawn(io, &exec.link).map_err(|error| match error {
         StartError::Blocked(blocked) => blocked.message,
-        StartError::Failed(RuntimeError(why)) => why,
+        StartError::Failed(why) => why,
     })
 }

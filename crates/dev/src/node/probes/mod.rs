@@ -17,7 +17,7 @@ use crate::apiserver::exec_orders::CommandIo;
 use crate::node::Input;
 use crate::node::process::exit_code;
 use crate::node::start::Prepared;
-use crate::node::start_error::{RuntimeError, StartError};
+use crate::node::start_error::StartError;
 use posse_process::supervisor::Link;
 
 const STACK_BYTES: usize = 256 << 10;
@@ -143,7 +143,7 @@ fn run_command(exec: Exec, timeout: Duration) -> HandlerOutcome {
     let mut running = match prepared.spawn(&io, &link) {
         Ok(running) => running,
         Err(StartError::Blocked(blocked)) => return HandlerOutcome::error(blocked.message),
-        Err(StartError::Failed(RuntimeError(why))) => {
+        Err(StartError::Failed(why)) => {
             return HandlerOutcome::error(format!("failed to exec in container: {why}"));
         }
     };
