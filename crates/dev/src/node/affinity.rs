@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 
 use crate::apiserver::selector::LabelSelector;
-use crate::storage::object::{array_at, text_at};
+use crate::storage::object::{array_at, labels_of, text_at};
 
 const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
 const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
@@ -53,16 +53,7 @@ pub(super) struct Surroundings {
 
 impl PodLabels {
     pub(super) fn from_pod(pod: &Value) -> Self {
-        let labels = pod.pointer("/metadata/labels").and_then(Value::as_object);
-        let labels = labels.into_iter().flatten();
-        Self {
-            namespace: text_at(pod, "/metadata/namespace").into(),
-            labels: labels
-                .map(|(key, value)| {
-                    (key.as_str().into(), value.as_str().unwrap_or_default().into())
-                })
-                .collect(),
-        }
+        Self { namespace: text_at(pod, "/metadata/namespace").into(), labels: labels_of(pod) }
     }
 
     fn get(&self, key: &str) -> Option<&str> {
@@ -111,13 +102,9 @@ impl Term {
     fn matches(&self, pod: &PodLabels) -> bool {
         self.selector.as_ref().is_some_and(|selector| selector.matches(|key| pod.get(key)))
     }
-
-    /// The place of a node, if the node has the label.
-    fn place(&self, node: &Labels) -> Option<TopologyPair> {
-        place(&self.topology_key, node)
-    }
 }
 
+/// The place of a node, if the node has the label.
 fn place(key: &str, node: &Labels) -> Option<TopologyPair> {
     node.get(key).map(|value| (key.to_owned(), value.clone()))
 }
@@ -143,13 +130,13 @@ impl Surroundings {
         for (node, other) in others {
             if matches_required(other) {
                 for (term, (_, places)) in required.iter().zip(&mut around.required) {
-                    places.extend(term.place(node));
+                    places.extend(place(&term.topology_key, node));
                 }
             }
             let apart = excluded.iter().filter(|term| term.matches(other));
-            around.excluded.extend(apart.filter_map(|term| term.place(node)));
+            around.excluded.extend(apart.filter_map(|term| place(&term.topology_key, node)));
             for (weight, term) in preferred.iter().filter(|(_, term)| term.matches(other)) {
-                if let Some(place) = term.place(node) {
+                if let Some(place) = place(&term.topology_key, node) {
                     *around.scores.entry(place).or_default() += weight;
                 }
             }

@@ -16,15 +16,13 @@ use crate::schema::kind::Key;
 use crate::storage::events::{self, Note};
 use crate::storage::object::{Object, array_at, text_at};
 use crate::storage::pods::{GATED, bind_to, set_condition, tolerates};
-use posse_encoding::amounts::pod_requests;
+use posse_encoding::amounts::{Amounts, pod_requests};
 use posse_encoding::quantity::Quantity;
-
-type Resources = BTreeMap<String, Quantity>;
 
 /// What a pod requires of its node.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Requirements {
-    requests: Resources,
+    requests: Amounts,
     /// From `nodeSelector`.
     labels: Option<LabelSelector>,
     /// From the required node affinity.
@@ -44,8 +42,8 @@ struct NodeInfo {
     labels: BTreeMap<String, String>,
     taints: Vec<Value>,
     unschedulable: bool,
-    allocatable: Resources,
-    used: Resources,
+    allocatable: Amounts,
+    used: Amounts,
     n_pods: i64,
 }
 
@@ -54,7 +52,7 @@ struct NodeInfo {
 struct AssignedPod {
     uid: Box<str>,
     node: String,
-    requests: Resources,
+    requests: Amounts,
     labels: PodLabels,
 }
 
@@ -339,24 +337,21 @@ impl NodeInfo {
             labels: labels.collect(),
             taints: array_at(node, "/spec/taints").iter().filter(repels).cloned().collect(),
             unschedulable: node.pointer("/spec/unschedulable") == Some(&Value::Bool(true)),
-            allocatable: resources(node.pointer("/status/allocatable")),
-            used: Resources::new(),
+            allocatable: Amounts::read(node, "/status/allocatable"),
+            used: Amounts::default(),
             n_pods: 0,
         }
     }
 
-    fn add(&mut self, requests: &Resources) {
+    fn add(&mut self, requests: &Amounts) {
         self.n_pods += 1;
-        for (name, amount) in requests {
-            let used = self.used.entry(name.clone()).or_insert_with(|| Quantity::whole(0));
-            *used = used.plus(*amount);
-        }
+        self.used.add(requests);
     }
 
-    fn remove(&mut self, requests: &Resources) {
+    fn remove(&mut self, requests: &Amounts) {
         self.n_pods -= 1;
-        for (name, amount) in requests {
-            if let Some(used) = self.used.get_mut(name) {
+        for (name, amount) in &requests.0 {
+            if let Some(used) = self.used.0.get_mut(name) {
                 *used = used.minus(*amount);
             }
         }
@@ -387,12 +382,12 @@ impl NodeInfo {
         }
         let mut reasons = Vec::new();
         let zero = Quantity::whole(0);
-        let of = |resources: &Resources, name: &str| resources.get(name).copied().unwrap_or(zero);
+        let of = |amounts: &Amounts, name: &str| amounts.get(name).unwrap_or(zero);
         if Quantity::whole(self.n_pods + 1).exceeds(of(&self.allocatable, "pods")) {
             reasons.push("Too many pods".to_owned());
         }
         for (name, request) in
-            requirements.requests.iter().filter(|(_, request)| !request.is_zero())
+            requirements.requests.0.iter().filter(|(_, request)| !request.is_zero())
         {
             if of(&self.used, name).plus(*request).exceeds(of(&self.allocatable, name)) {
                 reasons.push(format!("Insufficient {name}"));
@@ -420,7 +415,7 @@ impl Requirements {
         });
         let selector = serde_json::json!({ "matchLabels": pod["spec"]["nodeSelector"] });
         Self {
-            requests: pod["spec"].as_object().map(|spec| pod_requests(spec).0).unwrap_or_default(),
+            requests: pod["spec"].as_object().map(pod_requests).unwrap_or_default(),
             labels: LabelSelector::of_object(&selector),
             terms,
             preferred: preferred.collect(),
@@ -442,13 +437,6 @@ impl Requirements {
         self.labels.as_ref().is_some_and(|labels| labels.matches(label))
             && self.terms.as_ref().is_none_or(|terms| terms.accept(name, labels))
     }
-}
-
-fn resources(list: Option<&Value>) -> Resources {
-    let list = list.and_then(Value::as_object).into_iter().flatten();
-    let parsed =
-        list.filter_map(|(name, amount)| Some((name.clone(), Quantity::parse(amount.as_str()?)?)));
-    parsed.collect()
 }
 
 #[cfg(test)]
@@ -546,7 +534,7 @@ mod tests {
         let half = Requirements::from_pod(&json!({"spec": {"containers": [
             {"resources": {"requests": {"memory": "3Gi"}}}]}}));
         full.1.add(&half.requests);
-        full.1.add(&Resources::new());
+        full.1.add(&Amounts::default());
         let mut nodes: BTreeMap<String, NodeInfo> = [
             node("cordoned", |node| node["spec"]["unschedulable"] = json!(true)),
             node("tainted", |node| node["spec"]["taints"] = taints),

@@ -174,7 +174,7 @@ pub(crate) fn key_of(kind: Kind, value: &Value) -> Key {
     Key::new(kind, namespace, text_at(value, "/metadata/name"))
 }
 
-fn labels_of(value: &Value) -> Box<[(Box<str>, Box<str>)]> {
+pub(crate) fn labels_of(value: &Value) -> Box<[(Box<str>, Box<str>)]> {
     let Some(labels) = value.pointer("/metadata/labels").and_then(Value::as_object) else {
         return Box::default();
     };
