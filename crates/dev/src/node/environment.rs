@@ -284,30 +284,15 @@ mod tests {
         }
     }
 
-    /// A store with these objects in namespace `n`.
-    fn store(objects: &[(Kind, Value)]) -> Store {
-        let mut store = Store::new(9);
-        for (kind, value) in objects {
-            let mut value = value.clone();
-            value["metadata"]["namespace"] = "n".into();
-            store.put(*kind, value);
-        }
-        store
-    }
-
-    fn settings() -> Store {
-        store(&[
-            (
-                Kind::ConfigMap,
-                json!({"metadata": {"name": "m"}, "data": {"k": "v", "1a": "x", "a=b": "x"}}),
-            ),
-            (Kind::Secret, json!({"metadata": {"name": "s"}, "data": {"pass": "aHVudGVy"}})),
-        ])
-    }
-
     #[test]
     fn variables_come_from_configmaps_and_secrets_or_the_start_is_blocked() {
         let pod = json!({"metadata": {"namespace": "n"}});
+        let mut store = Store::new(9);
+        let metadata = |name: &str| json!({"name": name, "namespace": "n"});
+        let map = json!({"metadata": metadata("m"), "data": {"k": "v", "1a": "x", "a=b": "x"}});
+        store.put(Kind::ConfigMap, map);
+        let secret = json!({"metadata": metadata("s"), "data": {"pass": "aHVudGVy"}});
+        store.put(Kind::Secret, secret);
         let from = |field: &str, name: &str, key: &str, optional: bool| {
             let reference = json!({"name": name, "key": key, "optional": optional});
             json!({"env": [{"name": "A", "valueFrom": {field: reference}}]})
@@ -328,7 +313,7 @@ mod tests {
             (all("secretRef", "x", false), Err("secret \"x\" not found")),
         ] {
             container["command"] = json!(["prog"]);
-            let line = command_line(&settings(), &pod, &container, &Env::new());
+            let line = command_line(&store, &pod, &container, &Env::new());
             let result = line.map(|line| {
                 let env = line.env.iter().map(|(name, value)| format!("{name}={value}"));
                 env.collect::<Vec<_>>().join(" ")
