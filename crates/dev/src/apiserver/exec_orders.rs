@@ -2,11 +2,22 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
 
 use crossbeam_channel::Sender;
 
 use crate::schema::kind::Key;
 use posse_process::supervisor::Running;
+
+/// The exit code that a container runtime reports if it does not know the real one.
+pub(crate) const UNKNOWN_EXIT_CODE: i32 = 137;
+
+/// The exit code that a shell reports: 128 + N for signal N.
+pub(crate) fn exit_code(status: ExitStatus) -> i32 {
+    let signal = status.signal().map(|signal| 128 + signal);
+    status.code().or(signal).unwrap_or(UNKNOWN_EXIT_CODE)
+}
 
 /// The files of a command. Without `stdin` it reads an empty file.
 #[derive(Debug)]

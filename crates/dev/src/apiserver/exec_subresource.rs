@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::apiserver::api::Api;
 use crate::apiserver::channels::{self, Channels, RESIZE, STDERR, STDIN, STDOUT};
-use crate::apiserver::exec_orders::{CommandIo, ExecOrder, StartCommand};
+use crate::apiserver::exec_orders::{CommandIo, ExecOrder, StartCommand, exit_code};
 use crate::apiserver::logs;
 use crate::apiserver::options;
 use crate::apiserver::web_socket::{self, Socket, wait_ready};
@@ -229,9 +229,7 @@ impl Session {
             if ended.is_none()
                 && let Some(status) = self.running.wait(Some(Duration::ZERO))
             {
-                use std::os::unix::process::ExitStatusExt;
-                let signal = status.signal().map(|signal| 128 + signal);
-                ended = Some((Instant::now(), status.code().or(signal).unwrap_or(137)));
+                ended = Some((Instant::now(), exit_code(status)));
             }
             if let Some((at, code)) = ended
                 && (self.outputs.is_empty() || at.elapsed() >= DRAIN)

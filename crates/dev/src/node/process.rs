@@ -5,9 +5,7 @@
 
 use std::io::PipeWriter;
 use std::os::fd::OwnedFd;
-use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::ExitStatus;
 use std::thread;
 
 use crossbeam_channel::Sender;
@@ -16,12 +14,10 @@ use rustix::process::{Pid, Signal};
 use super::Input;
 use super::start::Prepared;
 use super::start_error::{StartError, failed};
-use crate::apiserver::exec_orders::CommandIo;
+use crate::apiserver::exec_orders::{CommandIo, UNKNOWN_EXIT_CODE, exit_code};
 use posse_process::supervisor::{Link, Supervisor};
 
 const WAITER_STACK_BYTES: usize = 64 << 10;
-/// The exit code that a container runtime reports if it does not know the real one.
-const UNKNOWN_EXIT_CODE: i32 = 137;
 
 /// A container's process.
 #[derive(Debug)]
@@ -68,12 +64,4 @@ impl Process {
     pub(super) fn kill(&self) {
         self.link.signal(Signal::KILL);
     }
-}
-
-/// The exit code that a shell reports: 128 + N for signal N.
-pub(super) fn exit_code(status: ExitStatus) -> i32 {
-    status
-        .code()
-        .or_else(|| status.signal().map(|signal| 128 + signal))
-        .unwrap_or(UNKNOWN_EXIT_CODE)
 }

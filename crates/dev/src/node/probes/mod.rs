@@ -13,9 +13,8 @@ use std::time::Duration;
 use crossbeam_channel::Sender;
 
 use self::probe::Handler;
-use crate::apiserver::exec_orders::CommandIo;
+use crate::apiserver::exec_orders::{CommandIo, exit_code};
 use crate::node::Input;
-use crate::node::process::exit_code;
 use crate::node::start::Prepared;
 use crate::node::start_error::StartError;
 use posse_process::supervisor::Link;
