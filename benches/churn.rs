@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use figures::{cpu, memory};
+use figures::{cpu, memory, wait_running};
 use serde_json::json;
 use support::access::Access;
 use support::embedded::simulated;
@@ -80,7 +80,7 @@ fn main() {
         used * 100.0 / begun.elapsed().as_secs_f64(),
         used * 1e6 / n_deleted as f64
     );
-    wait_running(&posse, n_executors);
+    wait_running(&posse, n_executors, Duration::from_secs(1), LIMIT);
 }
 
 enum Cluster {
@@ -91,7 +91,7 @@ enum Cluster {
 impl Cluster {
     fn start(dir: &TempDir) -> Self {
         let Some(assets) = std::env::var_os("KUBEBUILDER_ASSETS").map(PathBuf::from) else {
-            let (process, access) = simulated(dir);
+            let (process, access) = simulated(dir, &[]);
             return Self::Embedded(process, access);
         };
         let real = Real::start(&assets, false);
@@ -130,12 +130,4 @@ fn wait_all(posse: &Posse, n: u32) -> String {
             _ => Err(running.len()),
         }
     })
-}
-
-fn wait_running(posse: &Posse, n: u32) {
-    wait_value(LIMIT, "all to run", || {
-        thread::sleep(Duration::from_secs(1));
-        let running = posse.status()["groups"][0]["running"].clone();
-        if running == n { Ok(()) } else { Err(running) }
-    });
 }

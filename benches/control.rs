@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use figures::{cpu, quantile};
+use figures::{cpu, quantile, wait_running};
 use posse_base::time::Millis;
 use posse_core::model::action::Action;
 use posse_core::model::ids::ExecutorId;
@@ -32,7 +32,7 @@ use support::embedded::simulated;
 use support::posse::{Posse, Run};
 use support::proxy::{Proxy, ProxyAction};
 use support::scene::TempDir;
-use support::wait::{wait_for, wait_value};
+use support::wait::wait_for;
 
 const LIMIT: Duration = Duration::from_secs(120);
 const EXECUTORS: u32 = 1_000;
@@ -51,7 +51,7 @@ fn main() {
         return;
     }
     let dir = TempDir::new("control");
-    let (_dev, access) = simulated(&dir);
+    let (_dev, access) = simulated(&dir, &[]);
     targets(&dir, &access);
     calls(&dir, &access);
 }
@@ -62,15 +62,6 @@ fn start(dir: &TempDir, access: &Access) -> Posse {
     let posse = run.env("POSSE_LOG", "info").start();
     posse.wait_ready();
     posse
-}
-
-fn scale(posse: &Posse, n: u32) {
-    posse.scale("default", n);
-    wait_value(LIMIT, "all to run", || {
-        thread::sleep(Duration::from_millis(100));
-        let running = posse.status()["groups"][0]["running"].clone();
-        if running == n { Ok(()) } else { Err(running) }
-    });
 }
 
 /// From the call to the arrival of its create, at a proxy in front of the server.
@@ -101,7 +92,8 @@ fn targets(dir: &TempDir, access: &Access) {
 /// pause 10 ms after each call make at most 5,000 calls/s; the others make as many as they can.
 fn calls(dir: &TempDir, access: &Access) {
     let posse = start(dir, access);
-    scale(&posse, EXECUTORS);
+    posse.scale("default", EXECUTORS);
+    wait_running(&posse, EXECUTORS, Duration::from_millis(100), LIMIT);
     let control = posse.control();
     let is_over = AtomicBool::new(false);
     let (n_killed, took) = thread::scope(|scope| {

@@ -15,13 +15,13 @@ mod relay;
 mod support;
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use audit_log::{AuditLog, Entry};
-use figures::cpu;
+use figures::{assets, cpu, wait_running};
 use relay::{Relay, Traffic};
 use serde_json::json;
 use support::access::Access;
@@ -30,7 +30,6 @@ use support::posse::{Posse, Run};
 use support::real::Real;
 use support::scene::TempDir;
 use support::server::{Server as _, Who};
-use support::wait::wait_value;
 
 const LIMIT: Duration = Duration::from_secs(600);
 const NAMESPACE: &str = "cost";
@@ -38,10 +37,7 @@ const NAMESPACE: &str = "cost";
 const SETTLE: Duration = Duration::from_secs(1);
 
 fn main() -> ExitCode {
-    let Some(assets) = std::env::var_os("KUBEBUILDER_ASSETS").map(PathBuf::from) else {
-        println!("KUBEBUILDER_ASSETS names no control plane: nothing is measured");
-        return ExitCode::SUCCESS;
-    };
+    let Some(assets) = assets() else { return ExitCode::SUCCESS };
     let numbers: Vec<u64> = std::env::args().skip(1).filter_map(|arg| arg.parse().ok()).collect();
     let n = numbers.first().map_or(200, |n| u32::try_from(*n).unwrap());
     let idle = Duration::from_secs(numbers.get(1).copied().unwrap_or(1_800));
@@ -84,11 +80,7 @@ impl Case {
             .executors(n)
             .env("POSSE_LOG", "info")
             .start();
-        wait_value(LIMIT, "all to run", || {
-            thread::sleep(SETTLE);
-            let running = posse.status()["groups"][0]["running"].clone();
-            if running == n { Ok(()) } else { Err(running) }
-        });
+        wait_running(&posse, n, SETTLE, LIMIT);
         Self {
             relay,
             log: AuditLog::open(&real.audit_log().unwrap()),

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use figures::{cpu_of_threads, memory, quantile, spread};
+use figures::{assets, cpu_of_threads, memory, quantile, spread, wait_running};
 use serde_json::{Value, json};
 use support::audit::{by_posse, requests, tally};
 use support::http::Client;
@@ -32,13 +32,11 @@ const CONNECTIONS: u32 = 32;
 const FAILURES: usize = 200;
 const STARTS: usize = 20;
 const LIMIT: Duration = Duration::from_secs(300);
+const SETTLE: Duration = Duration::from_secs(2);
 const BARE: &str = "test-bare";
 
 fn main() -> ExitCode {
-    let Some(assets) = std::env::var_os("KUBEBUILDER_ASSETS").map(PathBuf::from) else {
-        println!("KUBEBUILDER_ASSETS names no control plane: nothing is measured");
-        return ExitCode::SUCCESS;
-    };
+    let Some(assets) = assets() else { return ExitCode::SUCCESS };
     let bench = Bench { real: Real::start(&assets, false), dir: TempDir::new("bench") };
     bench.prepare();
     // `cargo bench --bench creates -- failures` measures that part alone.
@@ -201,7 +199,9 @@ impl Bench {
         posse.wait_ready();
         for n in [100, EXECUTORS] {
             posse.scale("default", n);
-            wait_running(&posse, n);
+            // The memory of the last answers is given back after that, or never.
+            wait_running(&posse, n, SETTLE, LIMIT);
+            thread::sleep(SETTLE);
             println!("{n} running executors: {}", memory(posse.pid()));
         }
         let mut delays: Vec<f64> = (1..=FAILURES).map(|i| self.fail(&node, &posse, i)).collect();
@@ -228,16 +228,6 @@ impl Bench {
         let created = creates(&self.log(), "failures").into_iter().max().unwrap();
         (created - answer_us(patched.unwrap())) as f64 / 1e3
     }
-}
-
-fn wait_running(posse: &Posse, n: u32) {
-    wait_value(LIMIT, "all to run", || {
-        let status = posse.status();
-        let running = status["groups"][0]["running"].clone();
-        if running == n { Ok(()) } else { Err(running) }
-    });
-    // The memory of the last answers is given back by then, or never.
-    thread::sleep(Duration::from_secs(2));
 }
 
 /// When the successful creates of pods arrived, and when the last was answered: creates a second.

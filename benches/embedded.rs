@@ -9,8 +9,6 @@ mod figures;
 #[path = "../tests/support/mod.rs"]
 mod support;
 
-use std::path::Path;
-use std::process::Stdio;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
@@ -19,11 +17,10 @@ use std::time::{Duration, Instant};
 use figures::{cpu, memory, quantile};
 use serde_json::{Value, json};
 use support::access::Access;
+use support::embedded::simulated;
 use support::http::Client;
-use support::posse::command;
-use support::reaper::Guarded;
 use support::scene::TempDir;
-use support::wait::{wait_for, wait_value};
+use support::wait::wait_value;
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
 const N_PODS: usize = 10_000;
@@ -53,15 +50,7 @@ fn main() {
     let seconds = std::env::args().skip(1).find_map(|arg| arg.parse().ok());
     let time = seconds.map_or(CHURN_DEFAULT, Duration::from_secs);
     let dir = TempDir::new("embedded");
-    let kubeconfig = dir.path().join("kubeconfig");
-    let mut dev = command(dir.path());
-    dev.args(["dev", "--simulate", "--nodes", "100", "--listen", "127.0.0.1:0"])
-        .args([Path::new("--kubeconfig"), &kubeconfig])
-        .env("POSSE_LOG", "warn")
-        .stdout(Stdio::null());
-    let dev = Guarded::spawn(&mut dev).unwrap();
-    wait_for(LIMIT, "posse dev to answer", || kubeconfig.exists());
-    let access = Access::from_kubeconfig(&kubeconfig);
+    let (dev, access) = simulated(&dir, &["--nodes", "100"]);
     let client = Client::new(&access, "bench");
     println!("empty: {}", memory(dev.pid()));
     fill(&access, &client, dev.pid());

@@ -14,16 +14,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use figures::{cpu, memory};
+use figures::{cpu, memory, wait_running};
 use serde_json::{Value, json};
 use support::access::Access;
 use support::control::Control;
 use support::embedded::simulated;
 use support::posse::{Posse, Run};
 use support::scene::TempDir;
-use support::wait::wait_value;
 
 const LIMIT: Duration = Duration::from_secs(300);
+const STEP: Duration = Duration::from_millis(500);
 const GROUPS: u32 = 150;
 /// Each group has so many executors.
 const GROUP_EXECUTORS: u32 = 10;
@@ -37,7 +37,7 @@ const FOLLOWERS: u32 = 50;
 
 fn main() {
     let dir = TempDir::new("growth");
-    let (_dev, access) = simulated(&dir);
+    let (_dev, access) = simulated(&dir, &[]);
     let cases: [(&str, u32, Case); 4] = [
         ("groups of 10 executors, until all run", GROUPS, groups),
         ("tasks with keys, until all run", TASKS, tasks),
@@ -73,23 +73,12 @@ fn start(dir: &TempDir, access: &Access, settings: Value) -> Posse {
     posse
 }
 
-/// Waits until so many executors run, over all groups.
-fn wait_running(posse: &Posse, wanted: u32) {
-    wait_value(LIMIT, "all to run", || {
-        thread::sleep(Duration::from_millis(500));
-        let status = posse.status();
-        let groups = status["groups"].as_array().unwrap();
-        let running: u64 = groups.iter().filter_map(|group| group["running"].as_u64()).sum();
-        if running == u64::from(wanted) { Ok(()) } else { Err(running) }
-    });
-}
-
 fn groups(dir: &TempDir, access: &Access, n: u32) -> Cost {
     let group =
         |i| json!({"group": format!("g-{i}"), "count": GROUP_EXECUTORS, "template": "pod.json"});
     let groups: Vec<Value> = (0..n).map(group).collect();
     let posse = start(dir, access, json!({"executors": groups}));
-    wait_running(&posse, n * GROUP_EXECUTORS);
+    wait_running(&posse, n * GROUP_EXECUTORS, STEP, LIMIT);
     Cost { used: cpu(posse.pid()), posse }
 }
 
@@ -103,14 +92,14 @@ fn tasks(dir: &TempDir, access: &Access, n: u32) -> Cost {
         let path = "/v1/groups/default/executors";
         control.call("POST", path, &json!({"executors": tasks})).ok();
     }
-    wait_running(&posse, n);
+    wait_running(&posse, n, STEP, LIMIT);
     Cost { used: cpu(posse.pid()) - before, posse }
 }
 
 fn calls(dir: &TempDir, access: &Access, n: u32) -> Cost {
     let posse = start(dir, access, json!({}));
     posse.scale("default", EXECUTORS);
-    wait_running(&posse, EXECUTORS);
+    wait_running(&posse, EXECUTORS, STEP, LIMIT);
     let control = posse.control();
     let before = cpu(posse.pid());
     let begun = Instant::now();
@@ -161,7 +150,7 @@ fn followers(dir: &TempDir, access: &Access, n: u32) -> Cost {
             });
         }
         posse.scale("default", EXECUTORS);
-        wait_running(&posse, EXECUTORS);
+        wait_running(&posse, EXECUTORS, STEP, LIMIT);
         let used = cpu(posse.pid()) - before;
         // The followers end with it.
         posse.stop();

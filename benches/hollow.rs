@@ -16,13 +16,12 @@ mod told;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use figures::{cpu, memory, quantile};
+use figures::{assets, cpu, memory, quantile};
 use posse_base::rng::Rng;
 use serde_json::{Value, json};
 use support::control::Control;
@@ -49,10 +48,7 @@ const NAMESPACE: &str = "hollow";
 const GROUP: &str = "0";
 
 fn main() -> ExitCode {
-    let Some(assets) = std::env::var_os("KUBEBUILDER_ASSETS").map(PathBuf::from) else {
-        println!("KUBEBUILDER_ASSETS names no control plane: nothing is measured");
-        return ExitCode::SUCCESS;
-    };
+    let Some(assets) = assets() else { return ExitCode::SUCCESS };
     let mut numbers = std::env::args().skip(1).filter_map(|arg| arg.parse::<u32>().ok());
     let many = numbers.next().unwrap_or(EXECUTORS);
     let cycles = numbers.next().unwrap_or(CYCLES);
@@ -68,8 +64,8 @@ fn main() -> ExitCode {
         "keep_failed": 0}}));
     let posse = run.env("POSSE_LOG", "warn").start();
     posse.wait_ready();
-    let executors = Executors::follow(Client::new(&real.access(Who::Admin), "test-hollow"));
-    let mut driver = Driver::start(posse.control(), node, executors);
+    let pods = Pods::follow(Client::new(&real.access(Who::Admin), "test-hollow"));
+    let mut driver = Driver::start(posse.control(), node, pods);
 
     let (mut ups, mut downs) = (Vec::new(), Vec::new());
     println!("{} at the start", cost(&posse));
@@ -123,10 +119,6 @@ fn cost(posse: &Posse) -> String {
 }
 
 /// The hollow executors: what their pods say, without a word of posse.
-struct Executors {
-    pods: Arc<Mutex<Pods>>,
-}
-
 #[derive(Default)]
 struct Pods {
     /// The pods that exist, by uid, with the executor's id.
@@ -138,9 +130,9 @@ struct Pods {
     wrong: Vec<String>,
 }
 
-impl Executors {
-    fn follow(client: Client) -> Self {
-        let pods = Arc::new(Mutex::new(Pods::default()));
+impl Pods {
+    fn follow(client: Client) -> Arc<Mutex<Self>> {
+        let pods = Arc::new(Mutex::new(Self::default()));
         let ours = Arc::clone(&pods);
         follow_pods(client, NAMESPACE, move |line| {
             let mut pods = ours.lock().unwrap();
@@ -153,11 +145,9 @@ impl Executors {
                 Line::Gone(pod) => pods.learn(&pod, true),
             }
         });
-        Self { pods }
+        pods
     }
-}
 
-impl Pods {
     fn learn(&mut self, pod: &Value, is_gone: bool) {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let (uid, name) = (text(&pod["metadata"]["uid"]), text(&pod["metadata"]["name"]));
@@ -188,7 +178,7 @@ impl Pods {
 struct Driver {
     control: Control,
     node: TestNode,
-    executors: Executors,
+    pods: Arc<Mutex<Pods>>,
     told: Arc<Mutex<Told>>,
     target: u32,
     /// The executors that the node ended, and those that the driver removed.
@@ -201,7 +191,7 @@ struct Driver {
 
 impl Driver {
     /// As `Link.start`: the status, the newest event, the group without executors, then the events.
-    fn start(control: Control, node: TestNode, executors: Executors) -> Self {
+    fn start(control: Control, node: TestNode, pods: Arc<Mutex<Pods>>) -> Self {
         let status = control.status();
         let events = control.try_call("GET", "/v1/events", "").unwrap().1;
         let newest = events.lines().last().and_then(|line| serde_json::from_str(line).ok());
@@ -226,7 +216,7 @@ impl Driver {
         Self {
             control,
             node,
-            executors,
+            pods,
             told,
             target: 0,
             by_node: BTreeSet::new(),
@@ -282,7 +272,7 @@ impl Driver {
 
     /// The executors that run, and that neither the node nor the driver has ended.
     fn running(&self) -> BTreeMap<u64, String> {
-        let mut running = self.executors.pods.lock().unwrap().running.clone();
+        let mut running = self.pods.lock().unwrap().running.clone();
         running.retain(|id, _| !self.by_node.contains(id) && !self.by_driver.contains(id));
         running
     }
@@ -319,7 +309,7 @@ impl Driver {
     fn state(&self) -> State {
         let group = self.control.group(GROUP).unwrap();
         let n = |name: &str| group[name].as_u64().unwrap_or(u64::MAX);
-        let n_pods = self.executors.pods.lock().unwrap().there.len();
+        let n_pods = self.pods.lock().unwrap().there.len();
         State {
             registered: self.running().len(),
             pods: n_pods,
@@ -333,7 +323,7 @@ impl Driver {
     fn end(&mut self) {
         self.control.delete(GROUP).ok();
         let begun = Instant::now();
-        while !self.executors.pods.lock().unwrap().there.is_empty() {
+        while !self.pods.lock().unwrap().there.is_empty() {
             assert!(begun.elapsed() < LIMIT, "pods are left after the end of the group");
             thread::sleep(STEP);
         }
@@ -346,7 +336,7 @@ impl Driver {
 
     /// How many executors have no end yet, and what is wrong.
     fn wrong(&self) -> (usize, Vec<String>) {
-        let (told, pods) = (self.told.lock().unwrap(), self.executors.pods.lock().unwrap());
+        let (told, pods) = (self.told.lock().unwrap(), self.pods.lock().unwrap());
         let mut wrong = [told.missing.clone(), pods.wrong.clone()].concat();
         for (id, end) in told.ends() {
             let end = match end {
@@ -377,7 +367,7 @@ impl Driver {
             wrong.len(),
             &wrong[..wrong.len().min(20)]
         );
-        let (told, pods) = (self.told.lock().unwrap(), self.executors.pods.lock().unwrap());
+        let (told, pods) = (self.told.lock().unwrap(), self.pods.lock().unwrap());
         println!(
             "{} executors requested, {} registered; each end was told once: {:?}",
             told.n_requested(),

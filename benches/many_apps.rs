@@ -18,13 +18,12 @@ mod support;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs::File;
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use audit_log::{AuditLog, Entry};
-use figures::{cpu, memory, spread};
+use figures::{assets, cpu, memory, spread};
 use relay::{Relay, Traffic};
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -63,10 +62,7 @@ const CHURN_STEP: Duration = Duration::from_millis(100);
 const UNLIMITED: [&str; 2] = ["--kube-api-qps=10000", "--kube-api-burst=10000"];
 
 fn main() -> ExitCode {
-    let Some(assets) = std::env::var_os("KUBEBUILDER_ASSETS").map(PathBuf::from) else {
-        println!("KUBEBUILDER_ASSETS names no control plane: nothing is measured");
-        return ExitCode::SUCCESS;
-    };
+    let Some(assets) = assets() else { return ExitCode::SUCCESS };
     let mut numbers = std::env::args().skip(1).filter_map(|arg| arg.parse::<u32>().ok());
     let mut number = |default| numbers.next().unwrap_or(default);
     let (n, minutes, executors) = (number(APPLICATIONS), number(MINUTES), number(EXECUTORS));

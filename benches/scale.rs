@@ -11,18 +11,17 @@ mod support;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use figures::{cpu, memory};
+use figures::{cpu, memory, wait_running};
 use support::embedded::simulated;
 use support::posse::{Posse, Run};
 use support::scene::TempDir;
-use support::wait::wait_value;
 
 const LIMIT: Duration = Duration::from_secs(600);
 const IDLE: Duration = Duration::from_secs(30);
 
 fn main() {
     let dir = TempDir::new("scale");
-    let (_dev, access) = simulated(&dir);
+    let (_dev, access) = simulated(&dir, &[]);
     let posse = Run::new(dir.path(), "default", &access).env("POSSE_LOG", "info").start();
     posse.wait_ready();
     for (from, to) in [(0, 100), (100, 1_000), (1_000, 10_000), (10_000, 10_100)] {
@@ -37,12 +36,7 @@ fn main() {
 fn grow(posse: &Posse, from: u32, to: u32) {
     let (begun, before) = (Instant::now(), cpu(posse.pid()));
     posse.scale("default", to);
-    wait_value(LIMIT, "all to run", || {
-        // `status --json` names every executor; the counts alone are asked for less often.
-        thread::sleep(Duration::from_millis(500));
-        let running = posse.status()["groups"][0]["running"].clone();
-        if running == to { Ok(()) } else { Err(running) }
-    });
+    wait_running(posse, to, Duration::from_millis(500), LIMIT);
     let (took, used) = (begun.elapsed(), cpu(posse.pid()) - before);
     thread::sleep(Duration::from_secs(2));
     println!(

@@ -52,13 +52,8 @@ struct Side {
 fn compare(dir: &TempDir, tls: bool) {
     let scheme = if tls { "https" } else { "http" };
     let (_stage, ours) = stage_side(dir.path(), tls);
-    let nginx = nginx_side(dir.path(), tls);
-    let mut sides = vec![ours];
-    sides.extend(nginx.as_ref().map(|(_, side)| Side {
-        name: side.name,
-        get: side.get.clone(),
-        put: side.put.clone(),
-    }));
+    let (_nginx, theirs) = nginx_side(dir.path(), tls).unzip();
+    let sides: Vec<Side> = [ours].into_iter().chain(theirs).collect();
     for what in ["out", "in"] {
         let mut rates: Vec<Vec<f64>> = vec![Vec::new(); sides.len()];
         for _ in 0..ROUNDS {
@@ -102,13 +97,10 @@ fn words(words: &[&str]) -> Vec<String> {
 
 /// How a bundle is fetched that was put before.
 fn fetch(stage: &StageServer, file: &str) -> Vec<String> {
-    let path = stage.dir.join(file);
-    let sha256 = hex(digest(&SHA256, &fs::read(&path).unwrap()).as_ref());
-    let put = put(stage, file, &sha256);
     let answer = Command::new("curl")
         .current_dir(&stage.dir)
         .args(["-sSf", "--cacert", "ca.pem"])
-        .args(put)
+        .args(put(stage, file))
         .output();
     let answer: serde_json::Value = serde_json::from_slice(&answer.unwrap().stdout).unwrap();
     let (id, secret) = (answer["id"].as_str().unwrap(), answer["secret"].as_str().unwrap());
@@ -116,7 +108,8 @@ fn fetch(stage: &StageServer, file: &str) -> Vec<String> {
     words(&["-H", &header, &format!("{}/v1/bundles/{id}", stage.url)])
 }
 
-fn put(stage: &StageServer, file: &str, sha256: &str) -> Vec<String> {
+fn put(stage: &StageServer, file: &str) -> Vec<String> {
+    let sha256 = hex(digest(&SHA256, &fs::read(stage.dir.join(file)).unwrap()).as_ref());
     let header = format!("authorization: Bearer {TOKEN}");
     let query = format!("namespace=ns&app=bench&file=f&sha256={sha256}");
     let url = format!("{}/v1/bundles?{query}", stage.url);
@@ -127,9 +120,7 @@ fn stage_side(dir: &Path, tls: bool) -> (StageServer, Side) {
     let _ = fs::remove_dir_all(dir.join("store"));
     let stage =
         StageServer::start(dir, &[if tls { &TLS[..] } else { &["--insecure"] }, &SHARED].concat());
-    let sha256 = hex(digest(&SHA256, &fs::read(dir.join("large")).unwrap()).as_ref());
-    let side =
-        Side { name: "posse", get: fetch(&stage, "large"), put: put(&stage, "large", &sha256) };
+    let side = Side { name: "posse", get: fetch(&stage, "large"), put: put(&stage, "large") };
     (stage, side)
 }
 
@@ -180,8 +171,7 @@ fn crowd(dir: &TempDir) {
     let get = fetch(&stage, "small");
     at_once(dir.path(), &get);
     println!("posse, {CLIENTS} clients fetched at once: {}", memory(stage.pid()));
-    let sha256 = hex(digest(&SHA256, &fs::read(dir.path().join("small")).unwrap()).as_ref());
-    at_once(dir.path(), &put(&stage, "small", &sha256));
+    at_once(dir.path(), &put(&stage, "small"));
     println!("posse, and {CLIENTS} sent at once: {}", memory(stage.pid()));
 }
 

@@ -2,10 +2,6 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
-#[path = "../tests/support/certs.rs"]
-#[allow(dead_code, unreachable_pub)]
-mod certs;
-
 use std::fs;
 use std::hint::black_box;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -21,12 +17,11 @@ use posse_kube::api::pods::{Pods, WATCH_IDLE};
 use posse_kube::config::Sources;
 use posse_kube::http::Http;
 use posse_run::watch::lines::Lines;
+use posse_testing::Authority;
 use posse_wire::k8s::labels::Selection;
 use posse_wire::k8s::watch::{Encoded, LineEvent, parse_event};
 use rustix::time::{ClockId, clock_gettime};
-use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::{ServerConfig, ServerConnection, StreamOwned};
+use rustls::{DEFAULT_VERSIONS, ServerConfig, ServerConnection, StreamOwned};
 use serde_json::{Value, json};
 
 const ROUNDS: usize = 5;
@@ -178,29 +173,18 @@ struct Server {
 
 impl Server {
     fn start(line: &[u8]) -> Self {
-        let authority = certs::Authority::new("bench-ca");
-        let pair = authority.server();
-        let chain = CertificateDer::pem_slice_iter(pair.cert.as_bytes());
-        let config =
-            ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
-                .with_safe_default_protocol_versions()
-                .unwrap()
-                .with_no_client_auth()
-                .with_single_cert(
-                    chain.collect::<Result<_, _>>().unwrap(),
-                    PrivateKeyDer::from_pem_slice(pair.key.as_bytes()).unwrap(),
-                )
-                .unwrap();
+        let authority = Authority::new();
+        let config = authority.server(&["127.0.0.1"], DEFAULT_VERSIONS, None);
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let port = listener.local_addr().unwrap().port();
-        let (config, line) = (Arc::new(config), line.to_owned());
+        let line = line.to_owned();
         thread::spawn(move || {
             for socket in listener.incoming() {
                 // The client hangs up in the middle: that is how a round ends.
                 let _ = serve(socket.unwrap(), Arc::clone(&config), &line);
             }
         });
-        Self { port, ca: authority.cert }
+        Self { port, ca: authority.pem }
     }
 
     fn pods(&self) -> Pods {

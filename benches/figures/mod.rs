@@ -1,10 +1,35 @@
 //! What the benchmarks share: order statistics, and what a process costs as the kernel tells it.
 
 use std::fs;
+use std::path::PathBuf;
+use std::thread;
 use std::time::Duration;
+
+use crate::support::posse::Posse;
+use crate::support::wait::wait_value;
 
 /// Clock ticks in `/proc/PID/stat`: 100 a second on every Linux that we run on.
 const TICK: Duration = Duration::from_millis(10);
+
+/// The folder of a real control plane; without one nothing can be measured.
+pub fn assets() -> Option<PathBuf> {
+    let assets = std::env::var_os("KUBEBUILDER_ASSETS").map(PathBuf::from);
+    if assets.is_none() {
+        println!("KUBEBUILDER_ASSETS names no control plane: nothing is measured");
+    }
+    assets
+}
+
+/// Waits until so many executors run, over all groups. An answer names each of them: it is asked for seldom.
+pub fn wait_running(posse: &Posse, n: u32, every: Duration, limit: Duration) {
+    wait_value(limit, "all to run", || {
+        thread::sleep(every);
+        let status = posse.status();
+        let groups = status["groups"].as_array().expect("a status has groups");
+        let running: u64 = groups.iter().filter_map(|group| group["running"].as_u64()).sum();
+        if running == u64::from(n) { Ok(()) } else { Err(running) }
+    });
+}
 
 /// Memory of a process, in kilobytes.
 #[derive(Clone, Copy, Debug)]

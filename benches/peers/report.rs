@@ -26,11 +26,6 @@ impl fmt::Display for Figures {
     }
 }
 
-pub struct Round {
-    pub peer: Peer,
-    pub figures: Figures,
-}
-
 /// For each executor, from the start until it is seen running; connections in all.
 pub struct Calls {
     pub peer: Peer,
@@ -40,13 +35,13 @@ pub struct Calls {
     pub received: f64,
 }
 
-fn of(rounds: &[Round], peer: Peer, figure: impl Fn(&Figures) -> f64) -> Vec<f64> {
-    rounds.iter().filter(|round| round.peer == peer).map(|round| figure(&round.figures)).collect()
+fn of(rounds: &[Figures], peer: Peer, figure: impl Fn(&Figures) -> f64) -> Vec<f64> {
+    rounds.iter().filter(|round| round.peer == peer).map(figure).collect()
 }
 
-fn replaced(rounds: &[Round], peer: Peer) -> Vec<f64> {
+fn replaced(rounds: &[Figures], peer: Peer) -> Vec<f64> {
     let of_peer = rounds.iter().filter(|round| round.peer == peer);
-    of_peer.flat_map(|round| round.figures.replaced_ms.iter().copied()).collect()
+    of_peer.flat_map(|round| round.replaced_ms.iter().copied()).collect()
 }
 
 /// `median (least .. most)`.
@@ -60,12 +55,12 @@ fn spread(values: &mut [f64], digits: usize) -> String {
 }
 
 /// The rates of a peer by those of the bare loop in the same round.
-fn ratios(rounds: &[Round], peer: Peer) -> Vec<f64> {
+fn ratios(rounds: &[Figures], peer: Peer) -> Vec<f64> {
     let limits = of(rounds, Peer::LoopBare, |figures| figures.rate);
     of(rounds, peer, |figures| figures.rate).iter().zip(limits).map(|(a, b)| a / b).collect()
 }
 
-pub fn table(peers: &[Peer], rounds: &[Round], calls: &[Calls]) -> String {
+pub fn table(peers: &[Peer], rounds: &[Figures], calls: &[Calls]) -> String {
     let mut table = String::from(
         "| peer | creates/s | of the bare loop's rate | failed -> successor created, ms | RSS, MB \
          | processor time an executor, us | calls an executor | KB sent, received |\n\
@@ -93,7 +88,7 @@ pub fn table(peers: &[Peer], rounds: &[Round], calls: &[Calls]) -> String {
     table
 }
 
-pub fn json(peers: &[Peer], executors: u32, rounds: &[Round], calls: &[Calls]) -> Value {
+pub fn json(peers: &[Peer], executors: u32, rounds: &[Figures], calls: &[Calls]) -> Value {
     let rows = peers.iter().map(|&peer| {
         let counted = calls.iter().find(|calls| calls.peer == peer).map(|calls| {
             json!({"calls": calls.calls, "connections": calls.connections,

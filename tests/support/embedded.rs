@@ -140,11 +140,12 @@ fn put_faults(client: &Client, faults: &Value) {
 }
 
 /// A cluster without containers, and the `pod.json` of a simple worker: for benchmarks.
-pub fn simulated(dir: &TempDir) -> (Guarded, Access) {
+pub fn simulated(dir: &TempDir, args: &[&str]) -> (Guarded, Access) {
     let kubeconfig = dir.path().join("kubeconfig");
     let mut dev = command(dir.path());
     dev.args(["dev", "--simulate", "--listen", "127.0.0.1:0"])
         .args([Path::new("--kubeconfig"), &kubeconfig])
+        .args(args)
         .env("POSSE_LOG", "warn")
         .stdout(Stdio::null());
     let process = Guarded::spawn(&mut dev).expect("the binary can be started");
