@@ -133,17 +133,13 @@ impl Client {
         if let Some(bearer) = &self.bearer {
             request = request.header("authorization", bearer);
         }
-        let config = |agent: &Agent, request| {
-            agent.configure_request(request).allow_non_standard_methods(true)
-        };
         let answer = match exchange.body {
             Some(body) => {
-                let request = config(&self.agent, request.body(body)?).build();
-                self.agent.run(request)
+                let request = self.agent.configure_request(request.body(body)?);
+                self.agent.run(request.allow_non_standard_methods(true).build())
             }
             None => {
-                let request = request.body(())?;
-                let request = self.agent.configure_request(request);
+                let request = self.agent.configure_request(request.body(())?);
                 self.agent.run(request.allow_non_standard_methods(true).build())
             }
         }?;

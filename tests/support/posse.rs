@@ -3,8 +3,6 @@
 use std::cell::{Cell, RefCell};
 use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::io::{Read as _, Write as _};
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Output, Stdio};
 use std::rc::{Rc, Weak};
@@ -328,15 +326,9 @@ impl Posse {
     /// A call as a driver makes it; returns the code and the body of the answer.
     #[track_caller]
     pub fn call(&self, method: &str, path: &str, body: &Value) -> (u16, Value) {
-        let body = body.to_string();
-        let mut stream = UnixStream::connect(&self.control).expect("the control API listens");
-        let head = format!("{method} {path} HTTP/1.0\r\nhost: posse\r\n");
-        write!(stream, "{head}content-length: {}\r\n\r\n{body}", body.len()).expect("it reads");
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).expect("it answers");
-        let (head, body) = answer.split_once("\r\n\r\n").expect("a whole answer");
-        let code = head.split(' ').nth(1).and_then(|code| code.parse().ok());
-        (code.expect("a code"), serde_json::from_str(body).expect("the answer is JSON"))
+        let answer = self.control().try_call(method, path, &body.to_string());
+        let (code, body) = answer.expect("a whole answer");
+        (code, serde_json::from_str(&body).expect("the answer is JSON"))
     }
 
     #[track_caller]

@@ -273,32 +273,6 @@ impl Real {
         self.client(Who::Admin, "test-admin").delete(&path, &now).ok();
     }
 
-    /// Compacts etcd and makes the API server forget its history: a watch from an older version
-    /// gets a 410.
-    fn compact_etcd(&self) {
-        let etcd =
-            Access { url: format!("http://127.0.0.1:{}", self.ports.etcd), ..Access::default() };
-        let etcd = Client::new(&etcd, "test-admin");
-        self.down();
-        let range = etcd.post("/v3/kv/range", &json!({"key": "Lw==", "count_only": true})).ok();
-        let newest = &range["header"]["revision"];
-        assert!(newest.is_string(), "etcd tells its revision: {range}");
-        etcd.post("/v3/kv/compaction", &json!({"revision": newest, "physical": true})).ok();
-        self.up();
-    }
-
-    fn copy_etcd(&self) {
-        self.without_etcd(|| copy_folder(&self.dir.path().join("etcd"), &self.backup()));
-    }
-
-    fn bring_etcd_back(&self) {
-        self.without_etcd(|| {
-            let data = self.dir.path().join("etcd");
-            fs::remove_dir_all(&data).expect("etcd's folder can be removed");
-            copy_folder(&self.backup(), &data);
-        });
-    }
-
     fn backup(&self) -> PathBuf {
         self.dir.path().join("etcd.backup")
     }
@@ -313,11 +287,6 @@ impl Real {
         });
         *self.etcd.lock().expect("nobody panics in here") = Some(again);
         self.up();
-    }
-
-    fn signal(&self, signal: Signal) {
-        let mut apiserver = self.apiserver.lock().expect("nobody panics in here");
-        apiserver.as_mut().expect("a stopped server is not signalled").signal(signal);
     }
 }
 
@@ -367,19 +336,33 @@ impl Server for Real {
     }
 
     fn thaw(&self) {
-        self.signal(Signal::CONT);
+        let mut apiserver = self.apiserver.lock().expect("nobody panics in here");
+        apiserver.as_mut().expect("a stopped server is not frozen").signal(Signal::CONT);
     }
 
+    /// Compacts etcd, too: the API server alone would read its history again.
     fn compact(&self) {
-        self.compact_etcd();
+        let etcd =
+            Access { url: format!("http://127.0.0.1:{}", self.ports.etcd), ..Access::default() };
+        let etcd = Client::new(&etcd, "test-admin");
+        self.down();
+        let range = etcd.post("/v3/kv/range", &json!({"key": "Lw==", "count_only": true})).ok();
+        let newest = &range["header"]["revision"];
+        assert!(newest.is_string(), "etcd tells its revision: {range}");
+        etcd.post("/v3/kv/compaction", &json!({"revision": newest, "physical": true})).ok();
+        self.up();
     }
 
     fn back_up(&self) {
-        self.copy_etcd();
+        self.without_etcd(|| copy_folder(&self.dir.path().join("etcd"), &self.backup()));
     }
 
     fn restore(&self) {
-        self.bring_etcd_back();
+        self.without_etcd(|| {
+            let data = self.dir.path().join("etcd");
+            fs::remove_dir_all(&data).expect("etcd's folder can be removed");
+            copy_folder(&self.backup(), &data);
+        });
     }
 
     fn audit_log(&self) -> Option<PathBuf> {

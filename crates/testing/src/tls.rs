@@ -28,7 +28,7 @@ pub struct Authority {
 
 impl Authority {
     pub fn new() -> Self {
-        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        let mut params = params(&[]);
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         // Distinct names, so that a certificate of the wrong authority gives UnknownIssuer.
         let name = format!("authority {}", N_MADE.fetch_add(1, Ordering::Relaxed));
@@ -40,7 +40,7 @@ impl Authority {
 
     /// Issues a certificate for these names or addresses. Returns it and its key, both PEM.
     pub fn issue(&self, names: &[&str]) -> (String, String) {
-        self.issue_for(names, &[])
+        self.sign(&params(names))
     }
 
     /// As `issue`, for these purposes.
@@ -49,17 +49,14 @@ impl Authority {
         names: &[&str],
         purposes: &[ExtendedKeyUsagePurpose],
     ) -> (String, String) {
-        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
-        let key = KeyPair::generate().unwrap();
-        let mut params = CertificateParams::new(names).unwrap();
+        let mut params = params(names);
         params.extended_key_usages = purposes.to_vec();
-        (params.signed_by(&key, &self.issuer).unwrap().pem(), key.serialize_pem())
+        self.sign(&params)
     }
 
     /// Its own certificate and key, both PEM, for a server that shows the certificate of an authority.
     pub fn own(names: &[&str]) -> (String, String) {
-        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
-        let mut params = CertificateParams::new(names).unwrap();
+        let mut params = params(names);
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let key = KeyPair::generate().unwrap();
         (params.self_signed(&key).unwrap().pem(), key.serialize_pem())
@@ -67,10 +64,13 @@ impl Authority {
 
     /// As `issue`, with a certificate that has been valid until a second ago.
     pub fn issue_expired(&self, names: &[&str]) -> (String, String) {
-        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
-        let key = KeyPair::generate().unwrap();
-        let mut params = CertificateParams::new(names).unwrap();
+        let mut params = params(names);
         params.not_after = date_time_ymd(2020, 1, 1);
+        self.sign(&params)
+    }
+
+    fn sign(&self, params: &CertificateParams) -> (String, String) {
+        let key = KeyPair::generate().unwrap();
         (params.signed_by(&key, &self.issuer).unwrap().pem(), key.serialize_pem())
     }
 
@@ -93,6 +93,11 @@ impl Authority {
         roots.add(CertificateDer::from_pem_slice(self.pem.as_bytes()).unwrap()).unwrap();
         WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build().unwrap()
     }
+}
+
+fn params(names: &[&str]) -> CertificateParams {
+    let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+    CertificateParams::new(names).unwrap()
 }
 
 /// The TLS settings of a server with this certificate and key. It wants a client certificate and takes any: as in
