@@ -22,9 +22,12 @@ pub enum Topic {
     Target(GroupName),
     /// A task, as the call gave it.
     Task(GroupName, Arc<str>),
-    /// The indexes of a group with `completions` whose work has ended.
-    Work(GroupName),
+    /// Which of a block of `WORK_BLOCK` indexes of a group with `completions` have ended: each end writes its whole line.
+    Work(GroupName, u32),
 }
+
+/// How many indexes have one topic. Their line has at most 60 kB.
+pub const WORK_BLOCK: u32 = 4_096;
 
 /// What is known about a topic.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,7 +42,7 @@ pub enum Knowledge {
         order: u64,
         task: Arc<Task>,
     },
-    /// `attempt`: that of a group which begins again as a whole, whose earlier work is worth nothing.
+    /// `attempt`: that of a group which begins again as a whole. What other blocks have of an earlier one is worth nothing.
     Work {
         attempt: u32,
         ended: EndedWork,
@@ -88,6 +91,13 @@ pub struct Fact {
     pub knowledge: Option<Knowledge>,
 }
 
+impl Topic {
+    /// The work of this index.
+    pub fn work(group: &GroupName, index: u32) -> Self {
+        Self::Work(group.clone(), index / WORK_BLOCK)
+    }
+}
+
 impl Fact {
     /// The highest id that it names.
     pub fn last_id(&self) -> Option<ExecutorId> {
@@ -107,6 +117,21 @@ pub fn end_reason(name: &str) -> Option<&'static str> {
 }
 
 impl EndedWork {
+    /// Those of one block.
+    pub fn of_block(&self, block: u32) -> Self {
+        let first = block.saturating_mul(WORK_BLOCK);
+        let of_block = |indexes: &BTreeSet<u32>| {
+            indexes.range(first..first.saturating_add(WORK_BLOCK)).copied().collect()
+        };
+        Self { completed: of_block(&self.completed), given_up: of_block(&self.given_up) }
+    }
+
+    /// The blocks that have any, and the first one, which also tells the attempt.
+    pub fn blocks(&self) -> BTreeSet<u32> {
+        let indexes = self.completed.iter().chain(&self.given_up);
+        indexes.map(|index| index / WORK_BLOCK).chain([0]).collect()
+    }
+
     pub fn contains(&self, index: u32) -> bool {
         self.completed.contains(&index) || self.given_up.contains(&index)
     }

@@ -144,9 +144,10 @@ impl Reconciler {
             group.spec.min = group.spec.min.min(group.spec.target);
         }
         let (name, target) = (group.spec.name.clone(), group.target());
-        match has_indexes {
-            true => self.note_end(Topic::Work(name.clone())),
-            false => self.note_target(&name),
+        match index {
+            Some(index) if has_indexes => self.note_end(Topic::work(&name, index)),
+            _ if has_indexes => {}
+            _ => self.note_target(&name),
         }
         if target != before {
             self.on_target_changed(name, target, now);
@@ -192,7 +193,11 @@ impl Reconciler {
         let name = executor.group.clone();
         let topic = match &executor.task {
             Some(run) => Topic::Progress(name, Arc::clone(&run.task.key)),
-            None if self.executors.home(executor).spec.completions.is_some() => Topic::Work(name),
+            None if self.executors.home(executor).spec.completions.is_some() => {
+                // Without an index another one has it, or it has ended before.
+                let Some(index) = executor.slot else { return true };
+                Topic::work(&name, index)
+            }
             None => Topic::Target(name),
         };
         !self.unrecorded.has(&topic)

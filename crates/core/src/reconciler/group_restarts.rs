@@ -4,7 +4,6 @@
 
 use super::Reconciler;
 use crate::model::event::{DeleteCause, Event, GroupEvent};
-use crate::model::fact::Topic;
 use crate::model::ids::{ExecutorId, GroupName};
 use crate::model::status::State;
 use crate::state::create_backoff::CreateBackoff;
@@ -37,8 +36,7 @@ impl Reconciler {
         let attempt = group.attempts.begin_next();
         self.out.tell(Event::Group(name.clone(), GroupEvent::Restarted { attempt }));
         // What some executors have completed is worth nothing without the others.
-        self.executors.forget_work(name);
-        self.note_fact(Topic::Work(name.clone()));
+        self.forget_work(name);
         let n_changes = self.unrecorded.n_changes();
         if let Some(group) = self.executors.group_mut(name) {
             group.attempts.record_at(n_changes);
@@ -100,14 +98,17 @@ impl Reconciler {
             .map(|pod| (pod.group.clone(), pod.attempt))
             .collect();
         for (name, attempt) in found {
-            let Some(group) = self.executors.group_mut(&name) else { continue };
-            let recorded = group.attempts.current();
-            group.attempts.on_found(attempt);
-            if group.attempts.current() != recorded && group.work.n_ended() > 0 {
-                // The record was not written since this attempt has begun.
-                self.executors.forget_work(&name);
-                self.note_fact(Topic::Work(name));
-            }
+            self.find_attempt(&name, attempt);
+        }
+    }
+
+    /// A pod or the record shows an attempt. What is known of earlier ones was recorded before it began.
+    pub(super) fn find_attempt(&mut self, name: &GroupName, attempt: u32) {
+        let Some(group) = self.executors.group_mut(name) else { return };
+        let known = group.attempts.current();
+        group.attempts.on_found(attempt);
+        if group.attempts.current() != known && group.work.n_ended() > 0 {
+            self.forget_work(name);
         }
     }
 

@@ -7,7 +7,6 @@ use super::Reconciler;
 use super::tasks::needs_slots;
 use crate::model::command::{GroupChange, Reply};
 use crate::model::event::DeleteCause;
-use crate::model::fact::Topic;
 use crate::model::ids::{ExecutorId, GroupName};
 use crate::model::pod_text::PreferredNode;
 use crate::model::settings::{GroupSpec, Restart, Together, completions_error};
@@ -140,10 +139,9 @@ impl Reconciler {
         let members: Vec<ExecutorId> = group.members.iter().copied().collect();
         let of_file = group.of_file.map(|of_file| (name.clone(), of_file));
         self.executors.deleted.extend(of_file);
-        self.executors.forget_work(name);
+        self.forget_work(name);
         self.dismiss_all(name);
         self.note_group(name);
-        self.note_fact(Topic::Work(name.clone()));
         self.note_target(name);
         self.cancel_all_tasks(name);
         if had_target {

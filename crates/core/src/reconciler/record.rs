@@ -16,6 +16,11 @@ use crate::state::executors::Group;
 use crate::state::work::Work;
 use posse_base::time::Millis;
 
+/// What a record says about the ended work of a group.
+fn work_topics(name: &GroupName, ended: &EndedWork) -> impl Iterator<Item = Topic> {
+    ended.blocks().into_iter().map(|block| Topic::Work(name.clone(), block))
+}
+
 /// What a record says about the tasks of a group, by key.
 type Tasks = BTreeMap<(GroupName, Arc<str>), (u64, Arc<Task>)>;
 
@@ -48,6 +53,14 @@ impl Reconciler {
         if self.has_record() {
             self.unrecorded.note(topic);
         }
+    }
+
+    /// What a group has completed is worth nothing any more.
+    pub(super) fn forget_work(&mut self, name: &GroupName) {
+        let Some(group) = self.executors.groups().get(name) else { return };
+        let topics: Vec<Topic> = work_topics(name, &group.ended).collect();
+        topics.into_iter().for_each(|topic| self.note_fact(topic));
+        self.executors.forget_work(name);
     }
 
     pub(super) fn note_task(&mut self, group: &GroupName, key: &Arc<str>) {
@@ -97,8 +110,8 @@ impl Reconciler {
         let dismissed = self.executors.dismissed.keys();
         let mut topics: Vec<Topic> = dismissed.cloned().map(Topic::Dismissed).collect();
         for (name, group) in self.executors.groups() {
-            let of_group = [Topic::Group, Topic::Target, Topic::Work];
-            topics.extend(of_group.map(|topic| topic(name.clone())));
+            topics.extend([Topic::Group, Topic::Target].map(|topic| topic(name.clone())));
+            topics.extend(work_topics(name, &group.ended));
             for key in group.tasks.keys() {
                 topics.push(Topic::Task(name.clone(), Arc::clone(key)));
                 topics.push(Topic::Progress(name.clone(), Arc::clone(key)));
@@ -194,10 +207,12 @@ impl Reconciler {
                 let (order, task) = live(name)?.tasks.recorded(key)?;
                 Some(Knowledge::Task { order, task })
             }
-            Topic::Work(name) => {
-                let Group { ended, attempts, .. } = live(name)?;
-                (*ended != EndedWork::default())
-                    .then(|| Knowledge::Work { attempt: attempts.current(), ended: ended.clone() })
+            Topic::Work(name, block) => {
+                let group = live(name).filter(|group| group.spec.completions.is_some())?;
+                let attempt = group.attempts.current();
+                let ended = group.ended.of_block(*block);
+                let is_told = ended != EndedWork::default() || *block == 0 && attempt > 1;
+                is_told.then_some(Knowledge::Work { attempt, ended })
             }
         }
     }
@@ -241,8 +256,8 @@ impl Reconciler {
                 (Topic::Target(name), Some(Knowledge::Target(known))) => {
                     self.restore_target(&name, known, now);
                 }
-                (Topic::Work(name), Some(Knowledge::Work { attempt, ended })) => {
-                    self.restore_work(&name, attempt, &ended);
+                (Topic::Work(name, block), Some(Knowledge::Work { attempt, ended })) => {
+                    self.restore_work(name, block, attempt, &ended);
                 }
                 (Topic::Dismissed(name), Some(Knowledge::Dismissed(ids))) => {
                     self.restore_dismissed(&name, ids);
@@ -253,7 +268,7 @@ impl Reconciler {
                     | Topic::Progress(..)
                     | Topic::Target(_)
                     | Topic::Task(..)
-                    | Topic::Work(_),
+                    | Topic::Work(..),
                     None | Some(_),
                 ) => {}
             }
@@ -275,12 +290,16 @@ impl Reconciler {
         self.change_target(name, known.target, now);
     }
 
-    fn restore_work(&mut self, name: &GroupName, attempt: u32, ended: &EndedWork) {
-        let Some(group) = self.executors.group_mut(name) else { return };
-        if group.spec.completions.is_none() {
+    fn restore_work(&mut self, name: GroupName, block: u32, attempt: u32, ended: &EndedWork) {
+        let group = self.executors.groups().get(&name);
+        if group.is_none_or(|group| group.spec.completions.is_none()) {
             return;
         }
-        group.attempts.on_found(attempt);
+        self.find_attempt(&name, attempt);
+        let Some(group) = self.executors.group_mut(&name) else { return };
+        if attempt < group.attempts.current() {
+            return self.note_fact(Topic::Work(name, block));
+        }
         for (indexes, is_completed) in [(&ended.completed, true), (&ended.given_up, false)] {
             for &index in indexes {
                 if group.slots.claim(index) && group.ended.insert(index, is_completed) {

@@ -1,13 +1,15 @@
 //! What a run was told outlives its process and its pods.
 #![allow(clippy::unwrap_used, clippy::wildcard_enum_match_arm)]
 
+use std::ops::Range;
+
 use super::tasks::{creates, ends, group, say, settle, show, state, task};
 use crate::core_run::{Run, end_with, identity, policy, spec};
 use posse_base::time::Millis;
 use posse_core::model::action::{Action, RunVerdict};
 use posse_core::model::command::{AfterKill, Command, GroupCommand, Reply};
 use posse_core::model::event::{DeleteCause, Event, ExecutorEvent};
-use posse_core::model::fact::Topic;
+use posse_core::model::fact::{EndedWork, Fact, Knowledge, Topic};
 use posse_core::model::ids::{ExecutorId, GroupName, Uid};
 use posse_core::model::input::{Input, PodEvent, RecordError};
 use posse_core::model::pod::{Draining, Pod};
@@ -189,6 +191,40 @@ fn an_index_that_is_done_is_never_begun_again() {
         let slots: Vec<u32> = run.slots_created().into_iter().map(|(_, slot)| slot).collect();
         assert_eq!(slots, if has_pods { vec![] } else { vec![0, 2] });
     }
+}
+
+/// Each write sends the whole line of what has changed.
+#[test]
+fn an_end_changes_the_line_of_a_block_of_indexes() {
+    let block = |n: u32, ended: Range<u32>, attempt: u32| Fact {
+        topic: Topic::Work(GroupName::from("g"), n),
+        knowledge: Some(Knowledge::Work {
+            attempt,
+            ended: EndedWork { completed: ended.collect(), ..EndedWork::default() },
+        }),
+    };
+    let mut run = Run::unlisted(recorded(), vec![work(10_000)]);
+    let facts = vec![block(0, 0..4_095, 1), block(1, 4_096..8_191, 1)];
+    run.core.restore(facts, Millis(0));
+    run.list();
+    let created = run.slots_created();
+    assert_eq!(created, [(1, 4_095), (2, 8_191)]);
+    show_in_slots(&mut run, &created);
+    run.record.clear();
+    run.watch(&[2], end_with(0));
+    assert_eq!(run.facts(), [block(1, 4_096..8_192, 1)]);
+    run.watch(&[1], end_with(0));
+    assert_eq!(run.facts(), [block(0, 0..4_096, 1), block(1, 4_096..8_192, 1)]);
+    assert_eq!(restart(run, work(10_000), false).group("g").completed, 8_192);
+    // posse was killed while it wrote that the group begins again: the first block is written first.
+    let group = GroupSpec { on_loss: OnLoss::Group, ..work(10_000) };
+    let mut run = Run::unlisted(recorded(), vec![group]);
+    let facts = vec![block(0, 0..0, 2), block(1, 4_096..8_192, 1)];
+    run.record =
+        facts.iter().map(|fact| (fact.topic.clone(), fact.knowledge.clone().unwrap())).collect();
+    run.core.restore(facts, Millis(0));
+    run.list();
+    assert_eq!((run.group("g").completed, run.facts()), (0, vec![block(0, 0..0, 2)]));
 }
 
 /// posse was lost after the end was recorded, and before it labelled the pod and told so.

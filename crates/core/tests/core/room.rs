@@ -449,7 +449,7 @@ fn claims_of_done_slots_give_way_without_their_pods() {
     let policy = Policy { record: RecordUse::On, ..policy() };
     let mut run = Run::unlisted(policy, vec![group]);
     let ended = EndedWork { completed: [0, 1].into(), given_up: [2].into() };
-    let topic = Topic::Work(GroupName::from("g"));
+    let topic = Topic::Work(GroupName::from("g"), 0);
     let knowledge = Some(Knowledge::Work { attempt: 1, ended });
     run.core.restore(vec![Fact { topic, knowledge }], Millis(0));
     let mut server = of_run(run, Counts::Claims, 3);

@@ -1,5 +1,6 @@
 //! Where this run's record is, and how it is opened.
 
+use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -143,7 +144,8 @@ impl Run<'_> {
             }
         }
         let is_there = |name: &GroupName| core.executors().groups().contains_key(name);
-        for name in facts.iter().filter_map(group_of_ended_work).filter(|name| !is_there(name)) {
+        let of_work: BTreeSet<_> = facts.iter().filter_map(group_of_ended_work).collect();
+        for name in of_work.into_iter().filter(|name| !is_there(name)) {
             warn!(
                 "the record has ended work of group {name}, which posse.yaml does not have: it is left out"
             );
@@ -250,9 +252,9 @@ fn owner_of_tasks(
     }
 }
 
-/// A group has one such fact: its ended indexes, or without `completions` how much has ended.
+/// Of a fact about ended indexes, or without `completions` about how much has ended.
 fn group_of_ended_work(fact: &Fact) -> Option<&GroupName> {
-    let (Topic::Target(name) | Topic::Work(name)) = &fact.topic else { return None };
+    let (Topic::Target(name) | Topic::Work(name, _)) = &fact.topic else { return None };
     let knowledge = fact.knowledge.as_ref()?;
     let none = matches!(knowledge, Knowledge::Target(Target { n_completed: 0, n_given_up: 0, .. }));
     (!none).then_some(name)
@@ -280,8 +282,8 @@ mod tests {
     use posse_core::model::fact::EndedWork;
 
     #[test]
-    fn ended_work_of_a_group_is_told_once() {
-        let [work, target] = [Topic::Work, Topic::Target].map(|topic| topic("g".into()));
+    fn ended_work_of_a_group_is_told() {
+        let (work, target) = (Topic::Work("g".into(), 0), Topic::Target("g".into()));
         let ended = Knowledge::Work { attempt: 1, ended: EndedWork::default() };
         let known = |n_completed, n_given_up| {
             Knowledge::Target(Target { n_completed, n_given_up, ..Target::default() })

@@ -71,7 +71,8 @@ enum TopicJson {
     Progress(String, String),
     Target(String),
     Task(String, String),
-    Work(String),
+    /// The group, and which block of its indexes.
+    Work(String, u32),
 }
 
 #[derive(Serialize, Deserialize)]
@@ -149,7 +150,7 @@ pub fn line(fact: &Fact) -> String {
         Topic::Progress(group, key) => TopicJson::Progress(group.to_string(), key.to_string()),
         Topic::Target(group) => TopicJson::Target(group.to_string()),
         Topic::Task(group, key) => TopicJson::Task(group.to_string(), key.to_string()),
-        Topic::Work(group) => TopicJson::Work(group.to_string()),
+        Topic::Work(group, block) => TopicJson::Work(group.to_string(), *block),
     };
     let is = fact.knowledge.as_ref().map(|knowledge| match knowledge {
         Knowledge::Dismissed(ids) => {
@@ -227,7 +228,7 @@ pub fn parse(line: &str) -> Result<Fact, NotAFact> {
         TopicJson::Progress(name, key) => Topic::Progress(group(name), key.into()),
         TopicJson::Target(name) => Topic::Target(group(name)),
         TopicJson::Task(name, key) => Topic::Task(group(name), key.into()),
-        TopicJson::Work(name) => Topic::Work(group(name)),
+        TopicJson::Work(name, block) => Topic::Work(group(name), block),
     };
     let knowledge = is.map(|is| knowledge(&topic, is)).transpose()?;
     Ok(Fact { topic, knowledge })
@@ -272,7 +273,7 @@ fn knowledge(topic: &Topic, is: Value) -> Result<Knowledge, NotAFact> {
             let task = Task { key: Arc::clone(key), after, ..Task::from(task) };
             Knowledge::Task { order, task: Arc::new(task) }
         }
-        Topic::Work(_) => {
+        Topic::Work(..) => {
             let WorkJson { attempt, completed, given_up } = read(is)?;
             let (completed, given_up) = (indexes(&completed)?, indexes(&given_up)?);
             Knowledge::Work { attempt, ended: EndedWork { completed, given_up } }
@@ -345,11 +346,11 @@ mod tests {
                 }),
             ),
             (Topic::Dismissed(group.clone()), Knowledge::Dismissed(vec![1..=7, 9..=9])),
-            (Topic::Work("h".into()), Knowledge::Work { attempt: 1, ended: work.clone() }),
-            (Topic::Work(group.clone()), Knowledge::Work { attempt: 3, ended: work }),
+            (Topic::Work("h".into(), 0), Knowledge::Work { attempt: 1, ended: work.clone() }),
+            (Topic::Work(group.clone(), 7), Knowledge::Work { attempt: 3, ended: work }),
         ];
         let known = known.map(|(topic, known)| Fact { topic, knowledge: Some(known) });
-        known.into_iter().chain([Fact { topic: Topic::Work(group), knowledge: None }]).collect()
+        known.into_iter().chain([Fact { topic: Topic::Work(group, 0), knowledge: None }]).collect()
     }
 
     #[test]
@@ -373,11 +374,12 @@ mod tests {
             r#"{"group":"g","is":{"target":5}}"#,
             r#"{"task":["g"],"is":{"order":1}}"#,
             r#"{"task":["g","k"],"is":{}}"#,
-            r#"{"work":"g","is":{"completed":[[2,1]]}}"#,
+            r#"{"work":"g","is":{}}"#,
+            r#"{"work":["g",0],"is":{"completed":[[2,1]]}}"#,
             r#"{"dismissed":"g","is":[[2,1]]}"#,
             r#"{"dismissed":"g","is":[[1,18446744073709551615]]}"#,
-            r#"{"work":"g","is":{"completed":[[0,4294967295]]}}"#,
-            r#"{"work":"g","is":{"completed":[[0,7],[7,8]]}}"#,
+            r#"{"work":["g",0],"is":{"completed":[[0,4294967295]]}}"#,
+            r#"{"work":["g",0],"is":{"completed":[[0,7],[7,8]]}}"#,
             r#"{"target":"g","is":{"target":-1,"of_file":1}}"#,
             r#"{"progress":["g","k"],"is":{"attempts":1,"retries_left":0,"end":{"outcome":"lost"}}}"#,
             r#"{"progress":["g","k"],"is":{"attempts":1,"retries_left":0,

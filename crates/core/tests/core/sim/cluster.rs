@@ -117,7 +117,7 @@ impl Cluster {
 
     /// The record has the end of this part of a group's work.
     pub fn has_recorded_work(&self, group: &GroupName, index: u32) -> bool {
-        let known = self.record.get(&Topic::Work(group.clone()));
+        let known = self.record.get(&Topic::work(group, index));
         matches!(known, Some(Knowledge::Work { ended, .. }) if ended.contains(index))
     }
 

@@ -387,7 +387,7 @@ impl World {
         let found = self.server.objects.list().into_iter().flat_map(|found| found.facts);
         let topic = match &pod.task {
             Some(run) => Topic::Progress(pod.group.clone(), Arc::clone(&run.task.key)),
-            None => Topic::Work(pod.group.clone()),
+            None => Topic::work(&pod.group, 0),
         };
         let mut known = found.filter(|fact| fact.topic == topic).filter_map(|fact| fact.knowledge);
         known.any(|known| match known {
