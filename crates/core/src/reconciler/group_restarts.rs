@@ -19,8 +19,7 @@ impl Reconciler {
             return;
         };
         let (name, attempt) = (executor.group.clone(), executor.attempt);
-        let group = self.executors.groups().get(&name).filter(|group| !group.is_removed);
-        let is_due = group.is_some_and(|group| {
+        let is_due = self.live_group(&name).is_some_and(|group| {
             group.spec.restarts_whole() && group.attempts.current() == attempt
         });
         if is_due && !self.end.is_stopping() {

@@ -29,7 +29,7 @@ impl Reconciler {
         is_restored: bool,
         now: Millis,
     ) -> Reply {
-        let before = self.executors.groups().get(&name).filter(|group| !group.is_removed);
+        let before = self.live_group(&name);
         if before.is_none() && self.executors.groups().len() >= GROUPS_MAX {
             return too_many_groups();
         }

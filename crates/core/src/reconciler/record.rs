@@ -164,19 +164,17 @@ impl Reconciler {
     }
 
     fn knowledge(&self, topic: &Topic) -> Option<Knowledge> {
-        let live =
-            |name: &GroupName| self.executors.groups().get(name).filter(|group| !group.is_removed);
         match topic {
             Topic::Dismissed(name) => {
                 let ids = self.executors.dismissed.get(name)?;
                 Some(Knowledge::Dismissed(ids.iter().collect()))
             }
             Topic::Group(name) => {
-                let calls = &live(name)?.calls;
+                let calls = &self.live_group(name)?.calls;
                 (!calls.is_empty()).then(|| Knowledge::Group(calls.clone()))
             }
             Topic::Progress(name, key) => {
-                let tasks = &live(name)?.tasks;
+                let tasks = &self.live_group(name)?.tasks;
                 let executor = tasks.open(key).and_then(|open| open.executor);
                 let executor = executor.and_then(|id| self.executors.get(id));
                 let has_pod = executor.is_some_and(|executor| executor.uid.is_some());
@@ -187,7 +185,7 @@ impl Reconciler {
                     let deleted = Target { of_file, is_deleted: true, ..Target::default() };
                     return Some(Knowledge::Target(deleted));
                 }
-                let group = live(name)?;
+                let group = self.live_group(name)?;
                 let mut known = Target {
                     target: group.spec.target,
                     of_file: group.of_file.unwrap_or_default(),
@@ -204,11 +202,12 @@ impl Reconciler {
                 Some(Knowledge::Target(known))
             }
             Topic::Task(name, key) => {
-                let (order, task) = live(name)?.tasks.recorded(key)?;
+                let (order, task) = self.live_group(name)?.tasks.recorded(key)?;
                 Some(Knowledge::Task { order, task })
             }
             Topic::Work(name, block) => {
-                let group = live(name).filter(|group| group.spec.completions.is_some())?;
+                let group =
+                    self.live_group(name).filter(|group| group.spec.completions.is_some())?;
                 let attempt = group.attempts.current();
                 let ended = group.ended.of_block(*block);
                 let is_told = ended != EndedWork::default() || *block == 0 && attempt > 1;

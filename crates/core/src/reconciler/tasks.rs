@@ -184,7 +184,8 @@ impl Reconciler {
         self.executors.get(id).filter(|executor| self.can_run(executor)).map(|_| id)
     }
 
-    fn live_group(&self, name: &GroupName) -> Option<&Group> {
+    /// The group, unless a call has deleted it.
+    pub(super) fn live_group(&self, name: &GroupName) -> Option<&Group> {
         self.executors.groups().get(name).filter(|group| !group.is_removed)
     }
 
