@@ -208,9 +208,7 @@ impl Reconciler {
         let (_, holders) = self.lacks(group)?;
         let (mut n_completed, mut n_failed) = (0, 0);
         for id in self.holding(&group.spec.name, holders) {
-            let is_completed =
-                self.executors.get(id).is_some_and(|executor| executor.life == Life::Completed);
-            if is_completed { n_completed += 1 } else { n_failed += 1 }
+            if self.is_completed(id) { n_completed += 1 } else { n_failed += 1 }
         }
         let counts = [(n_completed, "completed"), (n_failed, "failed")];
         let named = counts.into_iter().filter(|(n, _)| *n > 0);
@@ -241,19 +239,15 @@ impl Reconciler {
         true
     }
 
+    fn is_completed(&self, id: ExecutorId) -> bool {
+        self.executors.get(id).is_some_and(|executor| executor.life == Life::Completed)
+    }
+
     /// The label of a record.
     fn label_of(&self, id: ExecutorId) -> MutationKind {
-        match self.executors.get(id).map(|executor| executor.life) {
-            Some(Life::Completed) => MutationKind::LabelCompleted,
-            Some(
-                Life::Cancelled
-                | Life::Ending(_)
-                | Life::Gone
-                | Life::Lost { .. }
-                | Life::Retained
-                | Life::Wanted,
-            )
-            | None => MutationKind::LabelCounted,
+        match self.is_completed(id) {
+            true => MutationKind::LabelCompleted,
+            false => MutationKind::LabelCounted,
         }
     }
 
