@@ -99,7 +99,8 @@ impl Reconciler {
         self.note_grace_in_stop(uid, now);
         self.leave_queue(uid);
         let Some(pod) = self.snapshot.get(uid) else { return };
-        let is_second = match self.executors.get(id) {
+        let known = self.executors.get(id);
+        let is_second = match known {
             Some(executor) => {
                 let is_other = match &executor.uid {
                     Some(known) => known != uid,
@@ -109,20 +110,18 @@ impl Reconciler {
             }
             None => self.ours.is_retired(id),
         };
+        let found = known.map(|executor| (executor.uid.is_some(), executor.is_cancelled()));
         if is_second {
             // An id has at most one pod. This second one is deleted in any state.
             self.snapshot.note_late(uid.clone());
             return self.request(uid, MutationKind::Delete);
         }
-        if self.executors.get(id).is_none() {
-            self.adopt(id, uid, now);
-        } else if self.executors.get(id).is_some_and(|executor| executor.uid.is_none()) {
-            let is_cancelled = self.executors.get(id).is_some_and(Executor::is_cancelled);
-            if pod.restarts_in_place && !is_cancelled {
-                // The answer to its create refuses it.
-                return;
-            }
-            self.on_pod_found(id, uid, is_cancelled, now);
+        match found {
+            None => self.adopt(id, uid, now),
+            Some((true, _)) => {}
+            // The answer to its create refuses it.
+            Some((false, false)) if pod.restarts_in_place => return,
+            Some((false, is_cancelled)) => self.on_pod_found(id, uid, is_cancelled, now),
         }
         self.observe(id, now);
     }

@@ -166,10 +166,12 @@ impl Reconciler {
     /// A start may have reached its limit.
     pub(super) fn on_start_due(&mut self, id: ExecutorId, now: Millis) {
         let Some(limit) = self.start_limit(id).filter(|limit| limit.at <= now) else { return };
-        let is_known = self.snapshot.is_synced() && self.due.is_updated_since(limit.at);
-        if !is_known || !self.gates.is_lease_held() || self.end.is_stopping() {
+        let can_judge = self.can_judge() && !self.end.is_stopping();
+        if !can_judge || !self.due.is_updated_since(limit.at) {
             self.due.postpone(id);
-            self.ask_for_server_update(id, now);
+            if can_judge && let Some(at) = self.request_list(now) {
+                self.due.set(at, Timer::Start(id));
+            }
             return;
         }
         let Some(name) = limit.name else {
@@ -178,16 +180,6 @@ impl Reconciler {
         };
         let loss = self.start_loss(id, name, limit.ms);
         self.lose_and_delete(id, &loss, now);
-    }
-
-    /// Requests a LIST.
-    fn ask_for_server_update(&mut self, id: ExecutorId, now: Millis) {
-        if !self.snapshot.is_synced() || !self.gates.is_lease_held() || self.end.is_stopping() {
-            return;
-        }
-        if let Some(at) = self.request_list(now) {
-            self.due.set(at, Timer::Start(id));
-        }
     }
 
     /// Requests a LIST, unless one was requested a moment ago. Then returns when the next one may be
