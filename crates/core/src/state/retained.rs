@@ -86,22 +86,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_oldest_retained_pod_goes_first() {
-        let mut pods = RetainedPods::default();
-        pods.push(ExecutorId(5));
-        pods.push(ExecutorId(7));
-        pods.insert(ExecutorId(6), |other| other.0 > 6);
-        pods.insert(ExecutorId(9), |other| other.0 > 9);
-        pods.forget(ExecutorId(7));
-        assert_eq!(pods.pop_beyond(3), None);
-        assert_eq!(
-            [2, 1, 0].map(|max| pods.pop_beyond(max).map(|id| id.0)),
-            [Some(5), Some(6), Some(9)]
-        );
-        assert_eq!(pods.pop_beyond(0), None);
-    }
-
-    #[test]
     fn the_oldest_ended_tasks_are_forgotten() {
         let mut tasks = EndedTasks::default();
         let mut push = |group: &str, n: usize, n_bytes| {

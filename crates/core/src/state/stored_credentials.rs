@@ -116,13 +116,4 @@ mod tests {
         credentials.on_renewed("a", None);
         assert_eq!(problem(&mut credentials, 1_000), "");
     }
-
-    #[test]
-    fn a_run_without_credentials_waits_for_none() {
-        let mut credentials = Credentials::new(&[]);
-        credentials.on_renewed("unknown", None);
-        credentials.on_failed("unknown", "why");
-        credentials.refresh(Millis(0));
-        assert!(credentials.are_stored() && credentials.problem(None).is_none());
-    }
 }

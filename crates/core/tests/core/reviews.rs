@@ -1,13 +1,13 @@
 //! Bugs that reviews found in the core, each as the test that first failed.
 #![allow(clippy::unwrap_used, clippy::wildcard_enum_match_arm)]
 
-use crate::core_run::{Run, STOP, policy, refusal, spec};
+use crate::core_run::{Run, STOP, end_with, policy, refusal, spec};
 use posse_base::time::Millis;
 use posse_core::model::action::{Action, RunVerdict};
 use posse_core::model::command::Command;
 use posse_core::model::event::{Budget, LossReason};
 use posse_core::model::input::{Input, List, ListSource};
-use posse_core::model::pod::{ContainerState, End, Phase, Pod};
+use posse_core::model::pod::{End, Phase, Pod};
 use posse_core::model::refusal::{Refusal, RefusalClass};
 use posse_core::model::settings::{Decommission, GroupSpec};
 
@@ -147,16 +147,9 @@ fn only_ends_by_the_applications_doing_are_a_crash_loop() {
     for reason in ["Evicted", "Preempting", "NodeLost", "NodeShutdown"] {
         assert!(replaces_at_once(17, failed(reason)), "{reason}");
     }
-    let ended = |code: i32| {
-        move |pod: &mut Pod| {
-            pod.phase = if code == 0 { Phase::Succeeded } else { Phase::Failed };
-            pod.container = ContainerState::Ended;
-            pod.end = Some(Box::new(End { exit_code: Some(code), ..End::default() }));
-        }
-    };
-    assert!(replaces_at_once(17, ended(0)), "an end with 0 is no crash");
+    assert!(replaces_at_once(17, end_with(0)), "an end with 0 is no crash");
     assert!(replaces_at_once(17, |pod| pod.deleting = true), "deleted by others");
-    assert!(!replaces_at_once(17, ended(1)), "a crash loop");
+    assert!(!replaces_at_once(17, end_with(1)), "a crash loop");
 }
 
 #[test]
@@ -175,52 +168,34 @@ fn a_conflict_of_a_patch_does_not_forget_a_living_pod() {
 }
 
 #[test]
-fn an_eviction_of_a_pod_that_uses_more_memory_than_it_asked_for_is_the_applications() {
+fn an_eviction_for_what_the_pod_itself_has_used_is_charged_to_the_application() {
+    use LossReason::{DiskExceeded, Evicted, OomKilled};
     let low = "The node was low on resource: memory. Threshold quantity: 100Mi, available: 91Mi. ";
     let over = "Container c was using 200Mi, request is 100Mi, has larger consumption of memory. ";
     let disk = "The node was low on resource: ephemeral-storage. Container c was using 2Gi, request is 0. ";
+    let total = "Pod ephemeral local storage usage exceeds the total limit of containers 10Mi. ";
+    let container = "Container c exceeded its local ephemeral storage limit \"1Mi\". ";
+    let volume = "Usage of EmptyDir volume \"x\" exceeds the limit \"1Mi\". ";
     for (message, want) in [
-        (low.to_owned(), LossReason::Evicted),
-        (format!("{low}{over}"), LossReason::OomKilled),
-        (disk.to_owned(), LossReason::Evicted),
+        (low, Evicted),
+        (&format!("{low}{over}"), OomKilled),
+        (disk, Evicted),
+        (total, DiskExceeded),
+        (container, DiskExceeded),
+        (volume, DiskExceeded),
     ] {
         let mut run = Run::with_running(policy(), vec![spec("g", 1)]);
         run.watch(&[1], |pod| {
             pod.phase = Phase::Failed;
             pod.end = Some(Box::new(End {
                 pod_reason: "Evicted".into(),
-                pod_message: message.as_str().into(),
+                pod_message: message.into(),
                 disruption: "TerminationByKubelet".into(),
                 ..End::default()
             }));
         });
         assert_eq!(run.losses(), [(1, want)], "{message}");
+        let budget = if want == Evicted { Budget::Cluster } else { Budget::App };
+        assert_eq!(want.budget(), Some(budget));
     }
-    assert_eq!(LossReason::OomKilled.budget(), Some(Budget::App));
-}
-
-#[test]
-fn an_eviction_for_the_pods_own_disk_limit_is_charged_to_the_application() {
-    for (message, want) in [
-        (
-            "Pod ephemeral local storage usage exceeds the total limit of containers 10Mi. ",
-            LossReason::DiskExceeded,
-        ),
-        (
-            "Container c exceeded its local ephemeral storage limit \"1Mi\". ",
-            LossReason::DiskExceeded,
-        ),
-        ("Usage of EmptyDir volume \"x\" exceeds the limit \"1Mi\". ", LossReason::DiskExceeded),
-        ("The node was low on resource: ephemeral-storage. ", LossReason::Evicted),
-    ] {
-        let mut run = Run::with_running(policy(), vec![spec("g", 1)]);
-        run.watch(&[1], |pod| {
-            pod.phase = Phase::Failed;
-            let end =
-                End { pod_reason: "Evicted".into(), pod_message: message.into(), ..End::default() };
-            pod.end = Some(Box::new(end));
-        });
-        assert_eq!(run.losses(), [(1, want)], "{message}");
-    }
-    assert_eq!(LossReason::DiskExceeded.budget(), Some(Budget::App));
 }
