@@ -13,8 +13,8 @@
 //!    before a LIST or create is sent. Then wait for an input until `next_deadline`.
 //! 4. *Getters*: they change nothing that a decision sees, and may be called at any time: `status`,
 //!    `group_statuses`, `brief_group_statuses`, `budgets`, `outage`, `server_heard_at`,
-//!    `n_avoided_nodes`, `had_first_list`, `recorded`, `has_credentials`, `has_foreign_pods`, `our_pods`,
-//!    `executors`, `snapshot`, `stop_result`, `remaining`.
+//!    `n_avoided_nodes`, `had_first_list`, `recorded`, `has_credentials`, `executors`, `snapshot`, `stop_result`,
+//!    `remaining`.
 //!
 //! It ends with `begin_stop`: turn and poll until `stop_result` returns the result.
 

@@ -333,17 +333,6 @@ impl Reconciler {
         }
     }
 
-    /// True if pods with our labels are known that are not ours: a delete by labels would delete
-    /// them, too.
-    pub fn has_foreign_pods(&self) -> bool {
-        self.snapshot.foreign().next().is_some()
-    }
-
-    /// The pods in the snapshot that are ours.
-    pub fn our_pods(&self) -> impl Iterator<Item = &Pod> {
-        self.snapshot.our_pods()
-    }
-
     /// True if posse created this pod.
     pub(super) fn is_ours(&self, pod: &Pod) -> bool {
         self.ours.is_ours(pod, self.executors.get(pod.id))

@@ -159,7 +159,7 @@ impl Reconciler {
 
     /// The request deletes by labels, which other pods may have, too, and what the record lacks.
     fn can_delete_all(&self) -> bool {
-        !self.has_foreign_pods() && !self.lacks_ends()
+        self.snapshot.foreign().next().is_none() && !self.lacks_ends()
     }
 
     /// Pods have to stay until the record has their ends.

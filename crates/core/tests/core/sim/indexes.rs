@@ -44,7 +44,7 @@ pub fn indexes_are_right(core: &Reconciler) -> CheckResult {
     if known != creates {
         return fail(format!("the ledger has {creates} creates, {known} are known"));
     }
-    let (known, ours) = (core.snapshot().n_ours(), core.our_pods().count());
+    let (known, ours) = (core.snapshot().n_ours(), core.snapshot().our_pods().count());
     if known != ours {
         return fail(format!("{ours} pods are ours, {known} are known"));
     }
