@@ -81,7 +81,6 @@ impl Reconciler {
         }
         let Some(executor) = self.executors.get(id) else { return };
         let (is_gone, has_no_pod_yet) = (executor.life == Life::Gone, executor.uid.is_none());
-        let is_cancelled = executor.is_cancelled();
         if has_no_pod_yet {
             self.on_create_accepted(id);
         }
@@ -93,12 +92,12 @@ impl Reconciler {
             if has_no_pod_yet {
                 // The answer proves that the pod is ours.
                 self.snapshot.forget_foreign(&pod.uid);
-                self.on_pod_found(id, &pod.uid, is_cancelled, now);
+                self.on_pod_found(id, &pod.uid, now);
             }
             // This also deletes a second pod with the same id.
             self.on_seen(&pod.uid, now);
         } else if has_no_pod_yet {
-            self.on_pod_over(pod, is_cancelled, now);
+            self.on_pod_over(pod, now);
         }
     }
 

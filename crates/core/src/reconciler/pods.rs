@@ -121,20 +121,15 @@ impl Reconciler {
             Some((true, _)) => {}
             // The answer to its create refuses it.
             Some((false, false)) if pod.restarts_in_place => return,
-            Some((false, is_cancelled)) => self.on_pod_found(id, uid, is_cancelled, now),
+            Some((false, _)) => self.on_pod_found(id, uid, now),
         }
         self.observe(id, now);
     }
 
     /// The pod of a create was seen, before or after the create was answered.
-    pub(super) fn on_pod_found(
-        &mut self,
-        id: ExecutorId,
-        uid: &Uid,
-        is_cancelled: bool,
-        now: Millis,
-    ) {
+    pub(super) fn on_pod_found(&mut self, id: ExecutorId, uid: &Uid, now: Millis) {
         self.on_create_accepted(id);
+        let is_cancelled = self.executors.get(id).is_some_and(Executor::is_cancelled);
         let is_answered = self.change(id, now, |executor| {
             executor.uid = Some(uid.clone());
             executor.create.as_ref().is_some_and(|create| !create.is_in_flight())
@@ -285,25 +280,24 @@ impl Reconciler {
                 executor.may_have_made(pod) && executor.life != Life::Gone && !is_older
             }
         };
-        let is_cancelled = executor.is_cancelled();
         if is_its_pod {
-            self.on_pod_over(pod, is_cancelled, now);
+            self.on_pod_over(pod, now);
         }
     }
 
     /// The pod of an executor is gone: reports a loss or a delete, once, and retires the id.
-    pub(super) fn on_pod_over(&mut self, pod: &Pod, is_cancelled: bool, now: Millis) {
+    pub(super) fn on_pod_over(&mut self, pod: &Pod, now: Millis) {
         let id = pod.id;
-        let cancel_cause = self.cancel_cause(id);
-        let Some(Executor { life, uid, .. }) = self.executors.get(id) else { return };
-        let (life, has_no_pod_yet) = (*life, uid.is_none());
+        let Some(executor) = self.executors.get(id) else { return };
+        let (life, has_no_pod_yet) = (executor.life, executor.uid.is_none());
+        let cancel_cause = executor.is_cancelled().then(|| self.cancel_cause(id));
         if has_no_pod_yet {
             self.on_create_accepted(id);
             self.change(id, now, |executor| executor.uid = Some(pod.uid.clone()));
         }
         let was_draining = pod.draining.as_ref().map(|draining| draining.cause);
         let ending = life.ending().map(|ending| ending.cause);
-        let cause = ending.or(was_draining).or_else(|| is_cancelled.then_some(cancel_cause));
+        let cause = ending.or(was_draining).or(cancel_cause);
         if !life.is_reported() {
             match cause {
                 _ if self.has_done_its_work(id, pod) => self.complete(id, now),
