@@ -117,11 +117,7 @@ impl Reconciler {
             server: Server::new(policy.in_flight_max),
             end: RunEnd::new(&policy),
             nodes: Nodes::new(policy.bad_nodes),
-            gates: Gates::new(
-                identity.is_lease_held,
-                identity.is_driver_ready,
-                &policy.credentials,
-            ),
+            gates: Gates::new(&policy.credentials),
             ours: Ours::new(identity),
             policy,
             snapshot: Snapshot::default(),

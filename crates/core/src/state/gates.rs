@@ -23,11 +23,11 @@ pub struct Gates {
 }
 
 impl Gates {
-    /// `credentials`: the names of those that executors need.
-    pub fn new(is_lease_held: bool, is_driver_ready: bool, credentials: &[String]) -> Self {
+    /// A run begins with its Lease. `credentials`: the names of those that executors need.
+    pub fn new(credentials: &[String]) -> Self {
         Self {
-            is_lease_held,
-            is_driver_ready,
+            is_lease_held: true,
+            is_driver_ready: false,
             driver_port_problem: None,
             are_creates_stopped: false,
             first_list_at: None,

@@ -34,10 +34,6 @@ pub struct InstanceIdentity {
     /// The time of `Millis::ZERO` in milliseconds since 1970, by the wall clock as it is set now:
     /// annotations on pods have wall time.
     pub start_unix_ms: u64,
-    /// The instance's Lease is held; false: not before `Input::Lease` says so.
-    pub is_lease_held: bool,
-    /// Creates may begin; false: not before `Input::DriverReady`.
-    pub is_driver_ready: bool,
 }
 
 /// The identity of this run, and its ids.
@@ -321,8 +317,6 @@ mod tests {
             id_high_water,
             is_id_high_water_stored,
             start_unix_ms: 0,
-            is_lease_held: true,
-            is_driver_ready: true,
         })
     }
 

@@ -6,7 +6,6 @@ use posse_core::model::event::{Event, GroupEvent, RunEvent};
 use posse_core::model::input::{Input, Renewal};
 use posse_core::model::settings::{GroupSpec, Policy};
 use posse_core::model::waiting::{RunWait, Waiting};
-use posse_core::reconciler::InstanceIdentity;
 
 use crate::core_run::{Run, identity, policy, spec};
 
@@ -148,9 +147,8 @@ fn a_group_without_credentials_goes_on_when_others_have_expired() {
 /// The driver needs all of them, and no group begins before it.
 #[test]
 fn no_group_begins_before_the_driver_has_its_credentials() {
-    let identity = InstanceIdentity { is_driver_ready: false, ..identity() };
     let group = GroupSpec { credentials: Some(Vec::new()), ..spec("g", 1) };
-    let mut run = Run::with_identity(identity, with_credentials(), vec![group]);
+    let mut run = Run::before_driver(identity(), with_credentials(), vec![group]);
     run.list();
     assert_eq!(
         (run.creates(), run.waits_for("g")),
@@ -168,8 +166,7 @@ fn no_group_begins_before_the_driver_has_its_credentials() {
 /// A driver's port that another user holds is told where the group waits for the driver.
 #[test]
 fn who_holds_the_drivers_port_is_told() {
-    let identity = InstanceIdentity { is_driver_ready: false, ..identity() };
-    let mut run = Run::with_identity(identity, policy(), vec![spec("g", 1)]);
+    let mut run = Run::before_driver(identity(), policy(), vec![spec("g", 1)]);
     run.list();
     assert_eq!(
         (run.creates(), run.waits_for("g")),

@@ -1,7 +1,7 @@
 //! What the reconciler decides, each with the smallest setup that shows it.
 #![allow(clippy::unwrap_used, clippy::wildcard_enum_match_arm)]
 
-use crate::core_run::{PREFIX, Run, STOP, heard, policy, refusal, spec};
+use crate::core_run::{PREFIX, Run, STOP, heard, identity, policy, refusal, spec};
 use posse_base::rng::Rng;
 use posse_base::time::Millis;
 use posse_core::model::action::{Action, Patch, RunVerdict};
@@ -13,6 +13,7 @@ use posse_core::model::refusal::{Refusal, RefusalClass};
 use posse_core::model::settings::{GroupSpec, Policy, Replace};
 use posse_core::model::stop::StopOrder;
 use posse_core::model::waiting::{GroupWait, RunWait, ServerWait, StartWait, Waiting};
+use posse_core::reconciler::InstanceIdentity;
 use posse_core::state::window::Window;
 
 fn retry_after(ms: u64) -> Refusal {
@@ -236,20 +237,9 @@ fn a_second_uid_under_one_id_is_deleted_and_the_id_retired() {
 
 #[test]
 fn ids_come_from_reserved_blocks_only() {
-    let identity = posse_core::reconciler::InstanceIdentity {
-        pod_prefix: PREFIX.to_owned(),
-        owner: None,
-        id_high_water: 1_000,
-        is_id_high_water_stored: true,
-        start_unix_ms: 0,
-        is_lease_held: true,
-        is_driver_ready: true,
-    };
-    let groups = vec![spec("g", 1)];
-    let core = posse_core::reconciler::Reconciler::new(identity, policy(), groups, 1, Millis(0));
-    let mut run = Run::new(policy(), vec![]);
-    run.core = core;
-    run.take();
+    let identity =
+        InstanceIdentity { id_high_water: 1_000, is_id_high_water_stored: true, ..identity() };
+    let mut run = Run::with_identity(identity, policy(), vec![spec("g", 1)]);
     run.list();
     let up_to = ExecutorId(2_000);
     assert_eq!(run.take(), [Action::ReserveIds { up_to }]);

@@ -74,8 +74,6 @@ pub fn identity() -> InstanceIdentity {
         id_high_water: 0,
         is_id_high_water_stored: false,
         start_unix_ms: 1_000_000,
-        is_lease_held: true,
-        is_driver_ready: true,
     }
 }
 
@@ -173,6 +171,17 @@ impl Run {
 
     /// The same with another identity.
     pub fn with_identity(
+        identity: InstanceIdentity,
+        policy: Policy,
+        groups: Vec<GroupSpec>,
+    ) -> Self {
+        let mut run = Self::before_driver(identity, policy, groups);
+        run.core.handle(Input::DriverReady, Millis(0));
+        run
+    }
+
+    /// A run whose driver is not ready.
+    pub fn before_driver(
         identity: InstanceIdentity,
         policy: Policy,
         groups: Vec<GroupSpec>,

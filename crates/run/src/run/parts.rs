@@ -50,8 +50,6 @@ impl Run<'_> {
             id_high_water,
             is_id_high_water_stored: !matches!(ids, IdStore::None),
             start_unix_ms: time::unix_ms(self.clock.wall(Millis::ZERO)),
-            is_lease_held: true,
-            is_driver_ready: false,
         };
         let mut policy = settings.policy.clone();
         if settings.control == Control::Off {

@@ -477,8 +477,6 @@ impl World {
             id_high_water: if kept { self.cluster.high_water } else { 0 },
             is_id_high_water_stored: kept,
             start_unix_ms: 0,
-            is_lease_held: self.is_held,
-            is_driver_ready: true,
         };
         self.disown_unrecorded();
         let seed = self.rng.next_u64();
@@ -486,6 +484,8 @@ impl World {
         trace(|| format!("{:>9} process {} starts", self.now, self.gen_));
         let mut core =
             Reconciler::new(identity, self.policy.clone(), groups, seed, Millis(self.now));
+        core.handle(Input::Lease { held: self.is_held, high_water: None }, Millis(self.now));
+        core.handle(Input::DriverReady, Millis(self.now));
         core.restore(self.cluster.facts(), Millis(self.now));
         self.tasks.are_restored(&core, &self.cluster);
         self.core = Some(core);
