@@ -108,8 +108,6 @@ pub struct Refusal {
     pub class: RefusalClass,
     /// The HTTP status; 0 if there was no answer.
     pub code: u16,
-    /// `Status.reason`; empty if there was none.
-    pub reason: String,
     /// `Status.message`, or the transport's error. Never holds a secret.
     pub message: String,
     /// `Retry-After` in milliseconds.
@@ -123,7 +121,7 @@ impl Refusal {
     /// A refusal that no server gave.
     pub fn local(class: RefusalClass, message: impl Into<String>) -> Self {
         let message = message.into();
-        Self { class, code: 0, reason: String::new(), message, retry_after_ms: None }
+        Self { class, code: 0, message, retry_after_ms: None }
     }
 
     /// How long to wait at least before a retry, in milliseconds.

@@ -62,8 +62,7 @@ pub fn policy() -> Policy {
 }
 
 pub fn refusal(class: RefusalClass, code: u16) -> Refusal {
-    let (reason, message) = (String::new(), "the server's own words".to_owned());
-    Refusal { class, code, reason, message, retry_after_ms: None }
+    Refusal { code, ..Refusal::local(class, "the server's own words") }
 }
 
 /// An instance outside of a cluster, without a stored id high water.

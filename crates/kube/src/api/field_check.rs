@@ -61,8 +61,7 @@ fn all_kept(sent: &[String], kept: &[String]) -> Result<(), Refusal> {
         return Ok(());
     }
     let message = format!("strict decoding error: {}", fields.join(", "));
-    let refusal = Refusal::local(RefusalClass::Invalid, message);
-    Err(Refusal { code: 400, reason: "BadRequest".to_owned(), ..refusal })
+    Err(Refusal { code: 400, ..Refusal::local(RefusalClass::Invalid, message) })
 }
 
 /// The path without the places in lists: a webhook may put a container before another.

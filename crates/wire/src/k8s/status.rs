@@ -115,7 +115,6 @@ pub fn refusal(
         None => Refusal {
             class: class_without_status(status),
             code: status,
-            reason: String::new(),
             message: format!("the answer is not a Kubernetes Status: {}", quoted(body)),
             retry_after_ms,
         },
@@ -157,8 +156,8 @@ impl RawApiStatus<'_> {
     }
 
     fn into_refusal(self, code: u16, retry_after_ms: Option<u64>, verb: Verb) -> Refusal {
-        let reason = self.reason.into_owned();
-        let message = if self.message.is_empty() { reason.as_str() } else { &self.message };
+        let reason = self.reason;
+        let message = if self.message.is_empty() { &*reason } else { &*self.message };
         let mut message = clipped(message, MESSAGE_BYTES_MAX).to_owned();
         let details = self.details.as_ref();
         let told_ms = details
@@ -174,7 +173,7 @@ impl RawApiStatus<'_> {
         if class == RefusalClass::Invalid && code == 500 {
             message = format!("{message}: {TOO_LARGE}");
         }
-        Refusal { class, code, reason, message, retry_after_ms: retry_after_ms.max(told_ms) }
+        Refusal { class, code, message, retry_after_ms: retry_after_ms.max(told_ms) }
     }
 }
 
@@ -377,7 +376,7 @@ mod tests {
             let code: u16 = name[..3].parse().unwrap();
             let got = refusal(code, None, true, body.as_bytes(), verb);
             assert_eq!((got.class, got.code), (wanted, code), "{name}: {got:?}");
-            assert!(!got.reason.is_empty() && !got.message.is_empty(), "{name}: {got:?}");
+            assert!(!got.message.is_empty(), "{name}: {got:?}");
         }
     }
 

@@ -365,13 +365,7 @@ fn not_found() -> Refusal {
 }
 
 pub fn refusal(class: RefusalClass, code: u16, message: &str) -> Refusal {
-    Refusal {
-        class,
-        code,
-        reason: String::new(),
-        message: message.to_owned(),
-        retry_after_ms: None,
-    }
+    Refusal { code, ..Refusal::local(class, message) }
 }
 
 fn take_over(pod: &mut Pod, folded: Option<String>) {

@@ -93,8 +93,7 @@ struct World {
 }
 
 fn refusal(class: RefusalClass) -> Refusal {
-    let message = "the simulation says so".to_owned();
-    Refusal { class, code: 500, reason: String::new(), message, retry_after_ms: None }
+    Refusal { code: 500, ..Refusal::local(class, "the simulation says so") }
 }
 
 impl World {
