@@ -1,8 +1,8 @@
 //! `executor_ending`: the driver learns of an end before it comes.
 #![allow(clippy::unwrap_used, clippy::wildcard_enum_match_arm)]
 
-use crate::core_run::{Run, end_with, policy, set, spec};
-use posse_core::model::command::{AfterKill, Command};
+use crate::core_run::{Run, end_with, kill, policy, spec};
+use posse_core::model::command::AfterKill;
 use posse_core::model::event::{DeleteCause, Event, ExecutorEvent, LossReason};
 use posse_core::model::pod::{ContainerState, Draining, End, Pod};
 use posse_core::model::stop::StopOrder;
@@ -109,8 +109,7 @@ fn the_ends_that_posse_asks_for_are_not_announced() {
     run.target("g", 3);
     assert_eq!(run.ends(), ["u4"]);
     run.watch(&[4], deleted(30));
-    let (executors, after) = (set(&[2]), AfterKill::Lower);
-    run.call(Command::Kill { executors, after, force: true, is_silent: false, reason: None });
+    run.call(kill(&[2], AfterKill::Lower, true));
     run.watch(&[2], deleted(30));
     run.watch(&[3], |pod| {
         let (cause, until_unix_ms) = (DeleteCause::ScaledDown, None);

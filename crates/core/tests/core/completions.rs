@@ -4,12 +4,12 @@
 
 use std::collections::BTreeMap;
 
-use crate::core_run::{Run, end_with, policy, refusal, spec};
+use crate::core_run::{Run, end_with, kill, policy, refusal, spec};
 use posse_base::time::Millis;
 use posse_core::model::action::{Action, Patch, RunVerdict};
 use posse_core::model::command::{AfterKill, Command, GroupChange, GroupCommand, Reply};
 use posse_core::model::event::{Event, ExecutorEvent, LossReason};
-use posse_core::model::ids::{ExecutorId, GroupName, Uid, Version};
+use posse_core::model::ids::{GroupName, Uid, Version};
 use posse_core::model::input::{Input, PodEvent};
 use posse_core::model::pod::Pod;
 use posse_core::model::refusal::RefusalClass;
@@ -347,14 +347,8 @@ fn calls_respect_what_is_left() {
     run.watch(&[1, 2], end_with(0));
     assert_eq!((run.group("g").target, run.group("g").min), (1, 1));
     assert_eq!(run.call(call(0)), Reply::Target(1));
-    let kill = Command::Kill {
-        executors: [ExecutorId(1)].into(),
-        after: AfterKill::Lower,
-        force: true,
-        is_silent: false,
-        reason: None,
-    };
-    let Reply::Killed { killed, .. } = run.call(kill) else { panic!("a kill is answered") };
+    let reply = run.call(kill(&[1], AfterKill::Lower, true));
+    let Reply::Killed { killed, .. } = reply else { panic!("a kill is answered") };
     assert_eq!(killed, [], "work that is done cannot be killed");
 }
 

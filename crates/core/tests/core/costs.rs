@@ -3,7 +3,7 @@
 
 use posse_base::time::Millis;
 use posse_core::model::action::Action;
-use posse_core::model::command::{AfterKill, Command};
+use posse_core::model::command::AfterKill;
 use posse_core::model::ids::{ExecutorId, GroupName};
 use posse_core::model::input::{Input, List, ListSource};
 use posse_core::model::pod::{StartProblem, StartProblemKind};
@@ -13,7 +13,7 @@ use posse_core::model::stop::StopOrder;
 use posse_core::model::waiting::{StartWait, Waiting};
 use posse_core::reconciler::InstanceIdentity;
 
-use crate::core_run::{Run, identity, policy, set, spec};
+use crate::core_run::{Run, identity, kill, policy, spec};
 
 const EXECUTORS: u32 = 300;
 /// More than a turn with one change visits, and far fewer than all.
@@ -142,13 +142,7 @@ fn answer_all(run: &mut Run) {
 fn replace_all(run: &mut Run, n_times: u32) {
     for _ in 0..n_times {
         let ids: Vec<u64> = run.pods.iter().map(|pod| pod.id.0).collect();
-        run.call(Command::Kill {
-            executors: set(&ids),
-            after: AfterKill::Replace,
-            force: true,
-            is_silent: false,
-            reason: None,
-        });
+        run.call(kill(&ids, AfterKill::Replace, true));
         answer_all(run);
         run.gone(&ids);
         answer_all(run);

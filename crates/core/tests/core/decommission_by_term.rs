@@ -1,7 +1,7 @@
 //! `decommission: {signal: TERM}`: the drain period is the grace period of the pod's delete.
 #![allow(clippy::unwrap_used, clippy::wildcard_enum_match_arm)]
 
-use crate::core_run::{Run, policy, refusal, set, spec};
+use crate::core_run::{Run, kill, policy, refusal, spec};
 use posse_core::model::action::{Action, Patch};
 use posse_core::model::command::{AfterKill, Command, GroupChange, GroupCommand, Reply};
 use posse_core::model::event::{DeleteCause, Event, ExecutorEvent};
@@ -58,21 +58,14 @@ fn a_victim_is_marked_and_then_deleted_with_its_drain_period() {
 #[test]
 fn a_forced_kill_shortens_the_grace_period() {
     let mut run = Run::with_running(policy(), vec![workers(2)]);
-    let kill = |force| Command::Kill {
-        executors: set(&[2]),
-        after: AfterKill::Lower,
-        force,
-        is_silent: false,
-        reason: None,
-    };
-    run.call(kill(false));
+    run.call(kill(&[2], AfterKill::Lower, false));
     patched(&mut run, 2, Ok(()));
     assert_eq!(asked(&mut run), ["mark u2", "delete u2 Some(600)"]);
     run.tell(Input::Deleted { uid: Uid::new("u2"), answer: Ok(None) });
     run.watch(&[2], |pod| (pod.deleting, pod.deletion_grace_s) = (true, 600));
     run.wait(10_000);
     run.take();
-    run.call(kill(true));
+    run.call(kill(&[2], AfterKill::Lower, true));
     assert_eq!(asked(&mut run), ["delete u2 Some(30)"], "the pod's own");
 }
 

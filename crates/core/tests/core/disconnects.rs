@@ -1,7 +1,7 @@
 //! An executor that the driver has lost: before it is told as disconnected, its pod is read.
 #![allow(clippy::unwrap_used, clippy::wildcard_enum_match_arm)]
 
-use crate::core_run::{Run, policy, refusal, set, spec};
+use crate::core_run::{Run, kill, policy, refusal, spec};
 use posse_base::time::Millis;
 use posse_core::model::action::Action;
 use posse_core::model::command::{AfterKill, Command};
@@ -202,9 +202,7 @@ fn disconnected_of_two() -> Run {
 #[test]
 fn a_disconnected_executor_is_killed_and_is_no_victim() {
     let mut run = disconnected_of_two();
-    let executors = set(&[1]);
-    let after = AfterKill::Replace;
-    run.call(Command::Kill { executors, after, force: true, is_silent: false, reason: None });
+    run.call(kill(&[1], AfterKill::Replace, true));
     assert_eq!((run.losses(), run.ends()), (vec![(1, LossReason::Killed)], vec!["u1".to_owned()]));
     let mut run = disconnected_of_two();
     run.target("g", 1);

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::tasks::{creates, group, say, settle, show, state, task};
-use crate::core_run::{Run, end_with, identity, policy, spec};
+use crate::core_run::{Run, end_with, identity, kill, policy, spec};
 use posse_base::time::Millis;
 use posse_core::model::action::Action;
 use posse_core::model::command::{AfterKill, Command, GroupChange, GroupCommand, Reply};
@@ -172,24 +172,12 @@ fn who_was_killed_for_good_is_the_one_that_ends() {
         [(AfterKill::Lower, true), (AfterKill::Target(2), true), (AfterKill::Replace, false)]
     {
         let mut run = Run::with_running(recorded(), vec![spec("g", 3)]);
-        let reason = None;
-        run.call(Command::Kill {
-            executors: [ExecutorId(1)].into(),
-            after,
-            force: false,
-            is_silent: false,
-            reason,
-        });
+        run.call(kill(&[1], after, false));
         let mut run = next_process(&run, vec![spec("g", 3)]);
         run.list();
         assert_eq!(ended(&mut run) == ["u1"], is_ended, "{after:?}");
         assert_eq!(run.group("g").running, if is_ended { 2 } else { 3 }, "{after:?}");
     }
-}
-
-fn kill(id: u64, after: AfterKill, force: bool) -> Command {
-    let executors = [ExecutorId(id)].into();
-    Command::Kill { executors, after, force, is_silent: false, reason: None }
 }
 
 /// A driver may scale by kills for as long as one of them drains.
@@ -198,13 +186,13 @@ fn killed_executors_that_are_gone_are_forgotten_beside_one_that_drains() {
     let decommission = Some(Decommission { after_ms: 3_600_000, label: None, by_term: false });
     let group = GroupSpec { decommission, ..spec("g", 3) };
     let mut run = Run::with_running(recorded(), vec![group]);
-    run.call(kill(1, AfterKill::Lower, false));
+    run.call(kill(&[1], AfterKill::Lower, false));
     run.target("g", 2);
     let topic = Topic::Dismissed(GroupName::from("g"));
     for id in (2..40).step_by(2) {
         // Between two that are gone for good is one that was replaced. Two such pairs go together.
         for (id, after) in [(id, AfterKill::Replace), (id + 1, AfterKill::Lower)] {
-            run.call(kill(id, after, true));
+            run.call(kill(&[id], after, true));
         }
         if id % 4 == 0 {
             run.gone(&[id - 2, id - 1, id, id + 1]);
@@ -227,7 +215,7 @@ fn a_repeated_call_waits_for_the_record_as_the_first_one_does() {
     let cancel = GroupCommand::CancelTask { key: "a".into() };
     let of_group = |command| Command::Group(GroupName::from("g"), command);
     let calls: [&[Command]; 3] = [
-        &[kill(2, AfterKill::Lower, true)],
+        &[kill(&[2], AfterKill::Lower, true)],
         &[of_group(GroupCommand::Delete)],
         // The task is gone with its group.
         &[of_group(GroupCommand::Delete), of_group(put(0, None)), of_group(cancel)],

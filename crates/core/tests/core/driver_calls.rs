@@ -1,7 +1,7 @@
 //! Control API calls of the driver (heartbeats, idle lists, disconnects, kills) and their effects.
 #![allow(clippy::unwrap_used, clippy::wildcard_enum_match_arm)]
 
-use crate::core_run::{PREFIX, Run, heard, policy, refusal, set, spec};
+use crate::core_run::{PREFIX, Run, heard, kill, policy, refusal, set, spec};
 use posse_base::time::Millis;
 use posse_core::model::action::{Action, Patch, RunVerdict};
 use posse_core::model::command::{AfterKill, Command, Reply};
@@ -23,10 +23,6 @@ fn gently(name: &str, target: u32) -> GroupSpec {
     let label = Some(("example.com/leaving".to_owned(), "true".to_owned()));
     let decommission = Some(Decommission { after_ms: 30_000, label, by_term: false });
     GroupSpec { decommission, ..spec(name, target) }
-}
-
-fn kill(ids: &[u64], after: AfterKill, force: bool) -> Command {
-    Command::Kill { executors: set(ids), after, force, is_silent: false, reason: None }
 }
 
 fn ids(list: &[u64]) -> Vec<ExecutorId> {

@@ -1,7 +1,7 @@
 //! `on_loss: group`: a loss ends all executors of the group, and all begin again as the next attempt.
 #![allow(clippy::unwrap_used, clippy::wildcard_enum_match_arm)]
 
-use crate::core_run::{Run, end_with, policy, set, spec};
+use crate::core_run::{Run, end_with, kill, policy, spec};
 use posse_core::model::action::Action;
 use posse_core::model::command::{AfterKill, Command, GroupCommand};
 use posse_core::model::event::{Budget, DeleteCause, Event, ExecutorEvent, GroupEvent, LossReason};
@@ -132,8 +132,7 @@ fn a_create_of_the_attempt_before_is_awaited() {
 fn a_kill_call_restarts_the_group_without_a_drain_period() {
     let decommission = Some(Decommission { after_ms: 600_000, label: None, by_term: false });
     let mut run = Run::with_running(policy(), vec![GroupSpec { decommission, ..gang(2) }]);
-    let (after, reason) = (AfterKill::Replace, None);
-    run.call(Command::Kill { executors: set(&[1]), after, force: false, is_silent: false, reason });
+    run.call(kill(&[1], AfterKill::Replace, false));
     assert_eq!(told(&mut run), ["1 lost: killed", "attempt 2"]);
     assert_eq!(deletes(&mut run), ["u1", "u2"]);
     run.gone(&[1, 2]);

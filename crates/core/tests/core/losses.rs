@@ -1,10 +1,10 @@
 //! Loss reports: once for each executor, with reason and log; which failed pods are retained.
 #![allow(clippy::unwrap_used, clippy::wildcard_enum_match_arm)]
 
-use crate::core_run::{PREFIX, Run, assert_stop_waits, policy, refusal, set, spec};
+use crate::core_run::{PREFIX, Run, assert_stop_waits, kill, policy, refusal, spec};
 use posse_base::time::Millis;
 use posse_core::model::action::Action;
-use posse_core::model::command::{AfterKill, Command};
+use posse_core::model::command::AfterKill;
 use posse_core::model::event::{Event, ExecutorEvent, LossReason, RestartKind, RunEvent};
 use posse_core::model::ids::{ExecutorId, Uid, Version};
 use posse_core::model::input::{Input, List, ListSource, PodEvent};
@@ -191,13 +191,7 @@ fn a_pod_that_vanishes_while_it_ends_keeps_its_time() {
         let slots = SlotPolicy::Stable;
         let group = GroupSpec { decommission, slots, ..spec("g", 1) };
         let mut run = Run::with_running(policy(), vec![group]);
-        run.call(Command::Kill {
-            executors: set(&[1]),
-            after: AfterKill::Replace,
-            force: false,
-            is_silent: false,
-            reason: None,
-        });
+        run.call(kill(&[1], AfterKill::Replace, false));
         run.tell(Input::Patched { uid: Uid::new("u1"), answer: Ok(()) });
         if by_term {
             run.tell(Input::Deleted { uid: Uid::new("u1"), answer: Ok(None) });

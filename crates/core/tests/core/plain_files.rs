@@ -1,17 +1,16 @@
 //! A plain file (application, image, count) ends well when no executor can do its work: the budgets are those
 //! of the defaults.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use posse_core::model::action::RunVerdict;
 use posse_core::model::command::{AfterKill, Command};
 use posse_core::model::event::{Budget, Exhaustion};
-use posse_core::model::ids::ExecutorId;
 use posse_core::model::pod::{End, Phase, Pod, StartProblem, StartProblemKind};
 use posse_core::model::settings::{GroupSpec, Limit, OnLoss, Policy, Replace, ScaleDown};
 use posse_core::model::waiting::{StartWait, Waiting};
 
-use crate::core_run::{Run, end_with, spec};
+use crate::core_run::{Run, end_with, kill, set, spec};
 
 const MINUTE_MS: u64 = 60_000;
 /// Nothing may be created so often: a loop without a delay ends here.
@@ -170,7 +169,7 @@ fn only_kills_for_missed_heartbeats_are_failures() {
         let mut run = Run::with_running(Policy::default(), vec![spec("g", 1)]);
         let mut verdict = None;
         for id in 1..=30 {
-            let executors = BTreeSet::from([ExecutorId(id)]);
+            let executors = set(&[id]);
             run.call(Command::Kill { executors, after, force: true, is_silent, reason: None });
             verdict = run.core.poll_verdict();
             if verdict.is_some() {
@@ -192,9 +191,7 @@ fn kills_of_executors_beyond_the_target_are_no_failures() {
     let group = GroupSpec { scale_down: ScaleDown::Pending, ..spec("g", 40) };
     let mut run = Run::with_running(Policy::default(), vec![group]);
     run.target("g", 1);
-    let executors: BTreeSet<ExecutorId> = (2..=40).map(ExecutorId).collect();
-    let after = AfterKill::Replace;
-    run.call(Command::Kill { executors, after, force: true, is_silent: false, reason: None });
+    run.call(kill(&(2..=40).collect::<Vec<u64>>(), AfterKill::Replace, true));
     assert_eq!(run.core.poll_verdict(), None);
     assert_eq!(run.slots_created(), [], "none is replaced");
 }

@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use super::tasks::{creates, ends, group, say, settle, show, state, task};
-use crate::core_run::{Run, end_with, identity, policy, spec};
+use crate::core_run::{Run, end_with, identity, kill, policy, spec};
 use posse_base::time::Millis;
 use posse_core::model::action::{Action, RunVerdict};
 use posse_core::model::command::{AfterKill, Command, GroupCommand, Reply};
@@ -281,17 +281,7 @@ fn a_call_during_the_stop_is_refused() {
     for (after, is_refused) in
         [(AfterKill::Lower, true), (AfterKill::Target(6), true), (AfterKill::Replace, false)]
     {
-        assert_eq!(refused(run.call(kill(after))), is_refused, "{after:?}");
-    }
-}
-
-fn kill(after: AfterKill) -> Command {
-    Command::Kill {
-        executors: [ExecutorId(1)].into(),
-        after,
-        force: true,
-        is_silent: false,
-        reason: None,
+        assert_eq!(refused(run.call(kill(&[1], after, true))), is_refused, "{after:?}");
     }
 }
 
@@ -301,13 +291,13 @@ fn a_kill_that_lowers_is_a_change_of_the_record() {
     for (after, want) in
         [(AfterKill::Lower, true), (AfterKill::Target(0), true), (AfterKill::Replace, false)]
     {
-        assert_eq!(kill(after).is_recorded(), want, "{after:?}");
+        assert_eq!(kill(&[1], after, true).is_recorded(), want, "{after:?}");
     }
     let mut run = Run::new(recorded(), vec![group(0, None)]);
     say(&mut run, &[task("a", 0)]);
     settle(&mut run);
     let (before, _) = run.core.recorded();
-    run.call(kill(AfterKill::Lower));
+    run.call(kill(&[1], AfterKill::Lower, true));
     assert!(run.core.recorded().0 > before);
     let mut run = restart(run, group(0, None), false);
     assert_eq!(state(&mut run, "a"), "cancelled");

@@ -1,9 +1,9 @@
 //! `replace: gone` beside executors that end because the target fell.
 #![allow(clippy::unwrap_used, clippy::wildcard_enum_match_arm)]
 
-use crate::core_run::{Run, policy, set, spec};
+use crate::core_run::{Run, kill, policy, spec};
 use posse_core::model::action::Action;
-use posse_core::model::command::{AfterKill, Command};
+use posse_core::model::command::AfterKill;
 use posse_core::model::pod::Rare;
 use posse_core::model::settings::{Decommission, GroupSpec, Replace, SlotPolicy};
 use posse_core::model::waiting::{GroupWait, Waiting};
@@ -19,16 +19,12 @@ fn creates(run: &mut Run) -> usize {
     run.take().iter().filter(|action| matches!(action, Action::Create { .. })).count()
 }
 
-fn kill(ids: &[u64], after: AfterKill) -> Command {
-    Command::Kill { executors: set(ids), after, force: false, is_silent: false, reason: None }
-}
-
 #[test]
 fn drains_of_a_scale_down_do_not_hold_back_replacements() {
     let shrink: [fn(&mut Run); 3] = [
         |run| run.target("g", 8),
-        |run| drop(run.call(kill(&[9, 10], AfterKill::Lower))),
-        |run| drop(run.call(kill(&[9, 10], AfterKill::Target(8)))),
+        |run| drop(run.call(kill(&[9, 10], AfterKill::Lower, false))),
+        |run| drop(run.call(kill(&[9, 10], AfterKill::Target(8), false))),
     ];
     for (i, shrink) in shrink.into_iter().enumerate() {
         let mut run = Run::with_running(policy(), vec![draining(10)]);
@@ -57,7 +53,7 @@ fn drains_of_a_scale_down_do_not_hold_back_replacements() {
 #[test]
 fn a_killed_executor_is_replaced_when_its_drain_has_ended() {
     let mut run = Run::with_running(policy(), vec![draining(3)]);
-    run.call(kill(&[1], AfterKill::Replace));
+    run.call(kill(&[1], AfterKill::Replace, false));
     assert_eq!(
         (creates(&mut run), run.waits_for("g")),
         (0, Some(Waiting::Group(GroupWait::ReplaceGone)))

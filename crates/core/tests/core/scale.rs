@@ -1,6 +1,6 @@
 //! Groups whose targets a command sets (`scale`).
 
-use crate::core_run::{Run, policy, set, spec};
+use crate::core_run::{Run, kill, policy, spec};
 use posse_base::time::Millis;
 use posse_core::machines::scale::{ScaleRule, Scaler};
 use posse_core::model::command::{AfterKill, Command, GroupCommand, Reply};
@@ -33,19 +33,12 @@ fn a_reading_sets_the_target_within_its_limits() {
     // Only the command sets it, and it restores what a kill lowered.
     for command in [
         Command::Group(GroupName::from("g"), GroupCommand::SetTarget { target: 1 }),
-        Command::Kill {
-            executors: set(&[1]),
-            after: AfterKill::Target(1),
-            force: false,
-            is_silent: false,
-            reason: None,
-        },
+        kill(&[1], AfterKill::Target(1), false),
     ] {
         let reply = run.call(command);
         assert!(matches!(&reply, Reply::Refused { field: "target", .. }), "{reply:?}");
     }
-    let (after, executors) = (AfterKill::Lower, set(&[1]));
-    run.call(Command::Kill { executors, after, force: false, is_silent: false, reason: None });
+    run.call(kill(&[1], AfterKill::Lower, false));
     assert_eq!(run.group("g").target, 3);
     read(&mut run, "g", Ok(4));
     assert_eq!(run.group("g").target, 4);

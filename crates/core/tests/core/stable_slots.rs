@@ -1,7 +1,7 @@
 //! `slots: stable`: the executors of a group with target n have the slots from 0 to n - 1.
 #![allow(clippy::unwrap_used, clippy::wildcard_enum_match_arm)]
 
-use crate::core_run::{Run, end_with, policy, set, spec};
+use crate::core_run::{Run, end_with, kill, policy, spec};
 use posse_core::model::command::{AfterKill, Command, GroupChange, GroupCommand, Reply};
 use posse_core::model::event::{DeleteCause, Event, ExecutorEvent};
 use posse_core::model::ids::{ExecutorId, GroupName};
@@ -94,8 +94,7 @@ fn a_lower_target_ends_the_highest_slots_and_a_higher_one_waits_for_them() {
 #[test]
 fn a_kill_call_that_lowers_the_target_leaves_no_gap() {
     let mut run = Run::with_running(policy(), vec![ranks(4)]);
-    let (after, reason) = (AfterKill::Lower, None);
-    run.call(Command::Kill { executors: set(&[2]), after, force: true, is_silent: false, reason });
+    run.call(kill(&[2], AfterKill::Lower, true));
     assert_eq!(run.group("g").target, 3);
     run.turn();
     assert_eq!(
@@ -112,8 +111,7 @@ fn a_kill_call_that_lowers_the_target_leaves_no_gap() {
 #[test]
 fn a_kill_of_the_highest_slot_ends_no_other_executor() {
     let mut run = Run::with_running(policy(), vec![ranks(4)]);
-    let (after, reason) = (AfterKill::Lower, None);
-    run.call(Command::Kill { executors: set(&[4]), after, force: true, is_silent: false, reason });
+    run.call(kill(&[4], AfterKill::Lower, true));
     run.gone(&[4]);
     assert_eq!((slots(&run), run.slots_created()), (vec![Some(0), Some(1), Some(2)], vec![]));
 }

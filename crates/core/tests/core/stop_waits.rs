@@ -1,10 +1,10 @@
 //! How long a stop waits for pods whose grace period is longer than its own.
 #![allow(clippy::unwrap_used, clippy::wildcard_enum_match_arm)]
 
-use crate::core_run::{PREFIX, Run, STOP, policy, refusal, spec};
+use crate::core_run::{PREFIX, Run, STOP, kill, policy, refusal, spec};
 use posse_base::time::Millis;
 use posse_core::model::action::Action;
-use posse_core::model::command::{AfterKill, Command};
+use posse_core::model::command::AfterKill;
 use posse_core::model::event::{Event, RunEvent};
 use posse_core::model::input::{Input, List, ListSource};
 use posse_core::model::pod::Rare;
@@ -93,13 +93,7 @@ fn a_stop_does_not_wait_for_pods_of_its_own_lost_node() {
 #[test]
 fn a_stop_waits_for_a_pod_whose_delete_was_sent_just_before() {
     let mut run = Run::with_running(policy(), vec![spec("g", 2)]);
-    run.call(Command::Kill {
-        executors: crate::core_run::set(&[1]),
-        after: AfterKill::Lower,
-        force: true,
-        is_silent: false,
-        reason: None,
-    });
+    run.call(kill(&[1], AfterKill::Lower, true));
     run.core.begin_stop(STOP, Millis(run.now));
     run.turn();
     assert_eq!(stopped_after(&mut run), 35_000);

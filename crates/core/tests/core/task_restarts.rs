@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::wildcard_enum_match_arm)]
 
 use super::tasks::{creates, ends, group, say, settle, show, state, task};
-use crate::core_run::{Run, end_with, heard, policy, set};
+use crate::core_run::{Run, end_with, heard, kill, policy};
 use posse_core::model::action::{Action, Patch};
 use posse_core::model::command::{AfterKill, Command, GroupCommand, Reply};
 use posse_core::model::event::DeleteCause;
@@ -95,14 +95,7 @@ fn a_restarted_posse_starts_no_task_again_that_was_over() {
         creates(&mut run);
         match name {
             "forced" => {
-                let (executors, after) = (set(&[1]), AfterKill::Lower);
-                run.call(Command::Kill {
-                    executors,
-                    after,
-                    force: true,
-                    is_silent: false,
-                    reason: None,
-                });
+                run.call(kill(&[1], AfterKill::Lower, true));
             }
             "group deleted" => {
                 run.call(Command::Group(GroupName::from("g"), GroupCommand::Delete));
@@ -145,9 +138,7 @@ fn a_task_that_is_cancelled_while_its_executor_ends_does_not_run_again() {
         if name == "deleted by somebody" {
             run.watch(&[1], |pod| pod.deleting = true);
         } else {
-            let (executors, after) = (set(&[1]), AfterKill::Replace);
-            let force = name != "draining";
-            run.call(Command::Kill { executors, after, force, is_silent: false, reason: None });
+            run.call(kill(&[1], AfterKill::Replace, name != "draining"));
             let asked = run.take();
             match asked.first() {
                 Some(Action::Patch { patch: Patch::Draining(draining, _), .. }) => {

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use crate::core_run::{Run, end_with, pod_with_claims, policy, refusal, set, spec, with_memory};
+use crate::core_run::{Run, end_with, kill, pod_with_claims, policy, refusal, spec, with_memory};
 use posse_core::model::action::{Action, Patch};
 use posse_core::model::command::{AfterKill, Command, GroupChange, GroupCommand, Reply};
 use posse_core::model::event::{DeleteCause, Event, GroupEvent, LossReason};
@@ -302,20 +302,13 @@ fn what_the_cluster_ends_is_replaced_when_it_can_no_longer_run() {
     run.watch(&[3], end_with(143));
     assert_eq!(settle(&mut run), [(4, "a".to_owned(), 4)]);
     // A kill call replaces it too.
-    let kill = |id, after| Command::Kill {
-        executors: set(&[id]),
-        after,
-        force: false,
-        is_silent: false,
-        reason: None,
-    };
-    run.call(kill(4, AfterKill::Replace));
+    run.call(kill(&[4], AfterKill::Replace, false));
     assert_eq!(creates(&mut run), []);
     run.gone(&[4]);
     assert_eq!(settle(&mut run), [(5, "a".to_owned(), 5)]);
     assert_eq!(ends(&mut run), []);
     // Without a replacement it is cancelled.
-    run.call(kill(5, AfterKill::Lower));
+    run.call(kill(&[5], AfterKill::Lower, false));
     assert_eq!(ends(&mut run), [("a".to_owned(), "cancelled", None, 5)]);
     assert_eq!(run.group("g").target, 0);
 }

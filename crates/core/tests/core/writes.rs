@@ -1,7 +1,7 @@
 //! How many write requests the end of one executor costs, and what survives a restart without a mark.
 #![allow(clippy::unwrap_used, clippy::wildcard_enum_match_arm)]
 
-use crate::core_run::{Run, policy, set, spec};
+use crate::core_run::{Run, kill, policy, spec};
 use posse_core::model::action::Action;
 use posse_core::model::command::{AfterKill, Command, GroupCommand};
 use posse_core::model::event::{Event, ExecutorEvent, LossReason};
@@ -10,10 +10,8 @@ use posse_core::model::input::Input;
 use posse_core::model::pod::{ContainerState, End, Phase};
 use posse_core::model::settings::{Decommission, GroupSpec, Policy};
 
-/// Kills executor 1.
-fn kill(run: &mut Run) {
-    let (executors, after) = (set(&[1]), AfterKill::Lower);
-    run.call(Command::Kill { executors, after, force: false, is_silent: false, reason: None });
+fn kill_1(run: &mut Run) {
+    run.call(kill(&[1], AfterKill::Lower, false));
 }
 
 fn scale_down(run: &mut Run) {
@@ -73,14 +71,14 @@ fn the_end_of_an_executor_costs_one_write_unless_a_restart_needs_a_mark() {
     type End = fn(&mut Run);
     let keep_none = || Policy { keep_failed: 0, ..policy() };
     for (what, policy, group, end, want) in [
-        ("kill", policy(), spec("g", 1), kill as End, (0, 1)),
+        ("kill", policy(), spec("g", 1), kill_1 as End, (0, 1)),
         ("scale-down", policy(), spec("g", 1), scale_down, (0, 1)),
         ("deleted group", policy(), spec("g", 1), delete_group, (0, 1)),
         ("max_age", policy(), spec("g", 1), reach_max_age, (0, 1)),
         ("failure that is not retained", keep_none(), spec("g", 1), fail, (0, 1)),
         // A drain may last for hours. The annotation tells a restarted posse of it.
         ("decommission", policy(), gently(), scale_down, (1, 1)),
-        ("kill with decommission", policy(), gently(), kill, (1, 1)),
+        ("kill with decommission", policy(), gently(), kill_1, (1, 1)),
         // The label tells a restarted posse that the failure was counted.
         ("retained failure", policy(), spec("g", 1), fail, (1, 0)),
     ] {

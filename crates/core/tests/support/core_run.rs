@@ -8,7 +8,7 @@ use std::sync::Arc;
 use posse_base::time::Millis;
 use posse_core::model::act::Caller;
 use posse_core::model::action::Action;
-use posse_core::model::command::{Command, Reply};
+use posse_core::model::command::{AfterKill, Command, Reply};
 use posse_core::model::event::{Event, ExecutorEvent, LossReason};
 use posse_core::model::fact::{Fact, Knowledge, Topic};
 use posse_core::model::ids::{ExecutorId, GroupName, Uid, Version};
@@ -125,6 +125,11 @@ pub fn new_pod(id: u64) -> Pod {
 /// Executor ids as calls contain them.
 pub fn set(ids: &[u64]) -> BTreeSet<ExecutorId> {
     ids.iter().copied().map(ExecutorId).collect()
+}
+
+/// A call that kills these executors.
+pub fn kill(ids: &[u64], after: AfterKill, force: bool) -> Command {
+    Command::Kill { executors: set(ids), after, force, is_silent: false, reason: None }
 }
 
 /// A call with heartbeats of these executors.
