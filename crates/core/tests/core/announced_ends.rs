@@ -1,11 +1,10 @@
 //! `executor_ending`: the driver learns of an end before it comes.
 #![allow(clippy::unwrap_used, clippy::wildcard_enum_match_arm)]
 
-use crate::core_run::{Run, end_with, kill, policy, spec};
+use crate::core_run::{Run, STOP, end_with, kill, policy, spec};
 use posse_core::model::command::AfterKill;
 use posse_core::model::event::{DeleteCause, Event, ExecutorEvent, LossReason};
 use posse_core::model::pod::{ContainerState, Draining, End, Pod};
-use posse_core::model::stop::StopOrder;
 
 /// The announced ends and the losses since the last call: the executor, the reason, and how long it has.
 fn told(run: &mut Run) -> Vec<(u64, LossReason, Option<u64>)> {
@@ -116,9 +115,7 @@ fn the_ends_that_posse_asks_for_are_not_announced() {
         pod.draining = Some(Box::new(Draining { cause, until_unix_ms }));
         deleted(30)(pod);
     });
-    let order = StopOrder { keep: false, keep_failed: false, is_over: false };
-    run.core.begin_stop(order, posse_base::time::Millis(run.now));
-    run.turn();
+    run.stop(STOP);
     run.watch(&[1], deleted(30));
     let announced: Vec<_> = told(&mut run).into_iter().filter(|told| told.2.is_some()).collect();
     assert_eq!(announced, []);

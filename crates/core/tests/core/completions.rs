@@ -4,8 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::core_run::{Run, end_with, kill, policy, refusal, spec};
-use posse_base::time::Millis;
+use crate::core_run::{Run, STOP, end_with, kill, policy, refusal, spec};
 use posse_core::model::action::{Action, Patch, RunVerdict};
 use posse_core::model::command::{AfterKill, Command, GroupChange, GroupCommand, Reply};
 use posse_core::model::event::{Event, ExecutorEvent, LossReason};
@@ -416,10 +415,7 @@ fn a_stop_deletes_records_and_retains_the_last_failed_pods() {
         run.watch(&[1], end_with(0));
         run.failed(&[2, 3, 4, 5]);
         run.watch(&[2, 3, 4, 5], |pod| pod.counted = Some(7));
-        run.core.begin_stop(
-            StopOrder { keep: false, keep_failed: true, is_over: false },
-            Millis(run.now),
-        );
+        run.stop(StopOrder { keep_failed: true, ..STOP });
         let names = run.core.remaining();
         assert_eq!(names.retained, ["app-x-exec-4", "app-x-exec-5"], "{restart:?}");
         assert!(names.remaining.contains(&"app-x-exec-1".to_owned()), "{names:?}");

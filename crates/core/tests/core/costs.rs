@@ -1,7 +1,6 @@
 //! What a turn costs: it visits what changed, not every executor or pod.
 #![allow(clippy::wildcard_enum_match_arm)]
 
-use posse_base::time::Millis;
 use posse_core::model::action::Action;
 use posse_core::model::command::AfterKill;
 use posse_core::model::ids::{ExecutorId, GroupName};
@@ -13,7 +12,7 @@ use posse_core::model::stop::StopOrder;
 use posse_core::model::waiting::{StartWait, Waiting};
 use posse_core::reconciler::InstanceIdentity;
 
-use crate::core_run::{Run, identity, kill, policy, spec};
+use crate::core_run::{Run, STOP, identity, kill, policy, spec};
 
 const EXECUTORS: u32 = 300;
 /// More than a turn with one change visits, and far fewer than all.
@@ -77,9 +76,7 @@ fn unschedulable() -> Option<Box<StartProblem>> {
 #[test]
 fn a_turn_of_a_stop_visits_what_changed() {
     let mut run = running();
-    run.core
-        .begin_stop(StopOrder { keep: false, keep_failed: true, is_over: false }, Millis(run.now));
-    run.turn();
+    run.stop(StopOrder { keep_failed: true, ..STOP });
     run.tell(Input::DeletedAll { answer: Ok(()) });
     let ids: Vec<u64> = (1..=u64::from(EXECUTORS)).collect();
     run.watch(&ids, |pod| pod.deleting = true);

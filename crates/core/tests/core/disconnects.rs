@@ -1,7 +1,7 @@
 //! An executor that the driver has lost: before it is told as disconnected, its pod is read.
 #![allow(clippy::unwrap_used, clippy::wildcard_enum_match_arm)]
 
-use crate::core_run::{Run, kill, policy, refusal, spec};
+use crate::core_run::{Run, STOP, kill, policy, refusal, spec};
 use posse_base::time::Millis;
 use posse_core::model::action::Action;
 use posse_core::model::command::{AfterKill, Command};
@@ -12,7 +12,6 @@ use posse_core::model::pod::{ContainerState, End, Phase, Pod};
 use posse_core::model::refusal::{Refusal, RefusalClass};
 use posse_core::model::settings::{GroupSpec, Replace, SlotPolicy};
 use posse_core::model::status::State;
-use posse_core::model::stop::StopOrder;
 
 const REASON_WAIT_MS: u64 = 30_000;
 
@@ -112,8 +111,7 @@ fn nothing_is_lost_while_the_lease_is_lost_or_the_run_stops() {
     answer(&mut run, pod);
     assert_eq!(run.losses(), []);
     let mut run = disconnected();
-    run.core
-        .begin_stop(StopOrder { keep: false, keep_failed: false, is_over: false }, Millis(run.now));
+    run.core.begin_stop(STOP, Millis(run.now));
     let pod = Ok(PodAnswer::Ours(run.pods[0].clone()));
     answer(&mut run, pod);
     assert_eq!(run.losses(), []);

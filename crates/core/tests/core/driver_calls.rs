@@ -1,8 +1,7 @@
 //! Control API calls of the driver (heartbeats, idle lists, disconnects, kills) and their effects.
 #![allow(clippy::unwrap_used, clippy::wildcard_enum_match_arm)]
 
-use crate::core_run::{PREFIX, Run, heard, kill, policy, refusal, set, spec};
-use posse_base::time::Millis;
+use crate::core_run::{PREFIX, Run, STOP, heard, kill, policy, refusal, set, spec};
 use posse_core::model::action::{Action, Patch, RunVerdict};
 use posse_core::model::command::{AfterKill, Command, Reply};
 use posse_core::model::event::{Budget, DeleteCause, Event, ExecutorEvent, GroupEvent, LossReason};
@@ -11,7 +10,6 @@ use posse_core::model::input::Input;
 use posse_core::model::pod::{Draining, Phase};
 use posse_core::model::refusal::RefusalClass;
 use posse_core::model::settings::{Decommission, GroupSpec, Policy, ScaleDown};
-use posse_core::model::stop::StopOrder;
 
 const TIMEOUT_MS: u64 = 60_000;
 
@@ -123,10 +121,7 @@ fn no_executor_is_lost_on_a_stale_snapshot_or_without_the_lease_or_at_the_stop()
         match what {
             "stale" => run.refused_by_history(),
             "lease" => run.tell(Input::Lease { held: false, high_water: None }),
-            "stop" => {
-                let order = StopOrder { keep: false, keep_failed: false, is_over: false };
-                run.core.begin_stop(order, Millis(run.now));
-            }
+            "stop" => run.stop(STOP),
             _ => {}
         }
         run.beat(&[], 10_000, 3 * TIMEOUT_MS);

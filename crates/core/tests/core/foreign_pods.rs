@@ -3,7 +3,6 @@
 #![allow(clippy::unwrap_used, clippy::wildcard_enum_match_arm)]
 
 use crate::core_run::{PREFIX, Run, STOP, identity, policy, refusal, spec};
-use posse_base::time::Millis;
 use posse_core::model::action::Action;
 use posse_core::model::event::{ClusterEvent, Event};
 use posse_core::model::ids::{ExecutorId, ID_MAX, Uid, Version};
@@ -91,8 +90,7 @@ fn a_stop_deletes_each_executor_on_its_own_if_others_have_its_labels() {
     let victim = foreign(&mut run, "victim-db", 1, None);
     run.pods.push(victim.clone());
     show(&mut run, PodEvent::Applied, victim);
-    run.core.begin_stop(STOP, Millis(run.now));
-    run.turn();
+    run.stop(STOP);
     assert!(matches!(run.take()[..], [Action::List { .. }]), "no delete by labels");
     list(&mut run, ListSource::Stop);
     assert_eq!(run.ends(), ["u1", "u2"]);
@@ -112,8 +110,7 @@ fn a_stop_deletes_each_executor_on_its_own_if_others_have_its_labels() {
 #[test]
 fn a_stop_before_the_first_list_deletes_nothing_by_labels() {
     let mut run = Run::unlisted(policy(), vec![spec("g", 2)]);
-    run.core.begin_stop(STOP, Millis(run.now));
-    run.turn();
+    run.stop(STOP);
     assert!(matches!(run.take()[..], [Action::List { .. }]));
     let victim = foreign(&mut run, "victim-db", 1, None);
     let ours = run.pod("g", 7);

@@ -1,8 +1,7 @@
 //! Loss reports: once for each executor, with reason and log; which failed pods are retained.
 #![allow(clippy::unwrap_used, clippy::wildcard_enum_match_arm)]
 
-use crate::core_run::{PREFIX, Run, assert_stop_waits, kill, policy, refusal, spec};
-use posse_base::time::Millis;
+use crate::core_run::{PREFIX, Run, STOP, assert_stop_waits, kill, policy, refusal, spec};
 use posse_core::model::action::Action;
 use posse_core::model::command::AfterKill;
 use posse_core::model::event::{Event, ExecutorEvent, LossReason, RestartKind, RunEvent};
@@ -12,7 +11,6 @@ use posse_core::model::pod::ContainerState::{Ended, Running};
 use posse_core::model::pod::{Phase, Pod};
 use posse_core::model::refusal::RefusalClass;
 use posse_core::model::settings::{Decommission, GroupSpec, Policy, SlotPolicy};
-use posse_core::model::stop::StopOrder;
 
 /// If one more pod fails after a restart, the pod that was counted first is deleted, whatever the
 /// order of the LIST.
@@ -366,8 +364,7 @@ fn the_loss_of_a_pod_that_is_gone_outright_names_its_node() {
 #[test]
 fn nothing_is_told_after_the_end() {
     let mut run = Run::with_running(policy(), vec![spec("g", 1)]);
-    run.core
-        .begin_stop(StopOrder { keep: false, keep_failed: false, is_over: false }, Millis(run.now));
+    run.stop(STOP);
     run.wait(120_000);
     assert_eq!(run.events.last(), Some(&Event::Run(RunEvent::Stopped { count: 1 })));
     let cause = "the inbox was full".to_owned();

@@ -2,7 +2,7 @@
 //! its place.
 #![allow(clippy::unwrap_used, clippy::wildcard_enum_match_arm)]
 
-use crate::core_run::{Run, end_with, policy, refusal, spec};
+use crate::core_run::{Run, STOP, end_with, policy, refusal, spec};
 use posse_core::model::action::{Action, Patch};
 use posse_core::model::ids::Uid;
 use posse_core::model::input::Input;
@@ -120,11 +120,7 @@ fn a_member_that_vanishes_alive_is_deleted_before_it_leaves_its_queue() {
 #[test]
 fn at_the_end_of_a_run_all_pods_leave_their_queue_however_often_that_fails() {
     let mut run = run(group(3));
-    run.core.begin_stop(
-        StopOrder { keep: false, keep_failed: true, is_over: false },
-        posse_base::time::Millis(0),
-    );
-    run.turn();
+    run.stop(StopOrder { keep_failed: true, ..STOP });
     assert_eq!(asked(&mut run), ["delete all"]);
     terminating(&mut run, &[1, 2, 3], 10);
     assert_eq!(asked(&mut run), Vec::<String>::new(), "they may still run");
@@ -150,7 +146,7 @@ fn a_retained_pod_does_not_keep_the_quota_of_its_group() {
     run.failed(&[2]);
     patched(&mut run, "u2");
     run.take();
-    begin_stop(&mut run);
+    run.stop(StopOrder { keep_failed: true, ..STOP });
     assert_eq!(asked(&mut run), ["delete all", "u2 leaves and stays"]);
     run.tell(Input::Patched {
         uid: Uid::new("u2"),
@@ -181,16 +177,10 @@ fn a_retained_pod_that_is_found_late_does_not_keep_the_quota_either() {
     before.watch(&[1], |pod| pod.counted = Some(7));
     let policy = Policy { stop_timeout_ms: 3_600_000, ..policy() };
     let mut run = Run { pods: before.pods, ..Run::unlisted(policy, vec![group(3)]) };
-    begin_stop(&mut run);
+    run.stop(StopOrder { keep_failed: true, ..STOP });
     assert_eq!(asked(&mut run), Vec::<String>::new());
     run.list();
     assert_eq!(asked(&mut run), ["delete u2", "delete u3", "u1 leaves and stays"]);
-}
-
-fn begin_stop(run: &mut Run) {
-    let order = StopOrder { keep: false, keep_failed: true, is_over: false };
-    run.core.begin_stop(order, posse_base::time::Millis(run.now));
-    run.turn();
 }
 
 fn patched(run: &mut Run, uid: &str) {

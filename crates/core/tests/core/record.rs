@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use super::tasks::{creates, ends, group, say, settle, show, state, task};
-use crate::core_run::{Run, end_with, identity, kill, policy, spec};
+use crate::core_run::{Run, STOP, end_with, identity, kill, policy, spec};
 use posse_base::time::Millis;
 use posse_core::model::action::{Action, RunVerdict};
 use posse_core::model::command::{AfterKill, Command, GroupCommand, Reply};
@@ -265,8 +265,7 @@ fn a_call_during_the_stop_is_refused() {
     let mut run = Run::new(recorded(), vec![group(0, None)]);
     say(&mut run, &[task("a", 0)]);
     settle(&mut run);
-    run.core.begin_stop(crate::core_run::STOP, Millis(run.now));
-    run.turn();
+    run.stop(STOP);
     let refused = |reply: Reply| matches!(reply, Reply::NotRecorded { .. });
     assert!(refused(say(&mut run, &[task("b", 0)])));
     for command in [
@@ -455,8 +454,7 @@ fn a_stop_changes_nothing_of_what_is_left_to_do() {
     let mut run = Run::new(recorded(), vec![group(0, None)]);
     say(&mut run, &[task("a", 0)]);
     settle(&mut run);
-    run.core.begin_stop(crate::core_run::STOP, Millis(run.now));
-    run.turn();
+    run.stop(STOP);
     run.watch(&[1], end_with(143));
     run.gone(&[1]);
     assert!(run.facts().iter().all(|fact| !matches!(fact.topic, Topic::Progress(..))));
@@ -486,8 +484,7 @@ fn what_has_ended_by_itself_before_its_delete_is_done_in_a_stop_too() {
             run.watch(&[1], |pod| {
                 (pod.slot, pod.restart) = (has_slot.then_some(0), group.restart);
             });
-            run.core.begin_stop(crate::core_run::STOP, Millis(run.now));
-            run.turn();
+            run.stop(STOP);
             let end = |pod: &mut Pod| {
                 end_with(0)(pod);
                 pod.deleting = deleting;

@@ -28,11 +28,6 @@ fn running(policy: Policy, group: &GroupSpec) -> Run {
     run
 }
 
-fn begin_stop(run: &mut Run, order: StopOrder) {
-    run.core.begin_stop(order, Millis(run.now));
-    run.turn();
-}
-
 /// What the stop asks for next: "list", "delete all", or the pod that it deletes.
 fn asked(run: &mut Run) -> Vec<String> {
     let all = run.take().into_iter().map(|action| match action {
@@ -59,7 +54,7 @@ fn a_stop_counts_what_has_ended_unseen_before_it_deletes() {
         let mut run = running(recorded(), &group);
         run.pods[0].version = run.next_version();
         end_with(0)(&mut run.pods[0]);
-        begin_stop(&mut run, STOP);
+        run.stop(STOP);
         assert_eq!(asked(&mut run), ["list"], "{group:?}");
         listed(&mut run);
         run.wait(200);
@@ -79,7 +74,7 @@ fn a_stop_looks_only_if_another_process_goes_on() {
         (policy(), STOP, "delete all"),
     ] {
         let mut run = running(policy, &work());
-        begin_stop(&mut run, order);
+        run.stop(order);
         assert_eq!(asked(&mut run), [want], "{order:?}");
     }
 }
@@ -88,7 +83,7 @@ fn a_stop_looks_only_if_another_process_goes_on() {
 #[test]
 fn a_stop_that_cannot_look_deletes_all_the_same() {
     let mut run = running(recorded(), &work());
-    begin_stop(&mut run, STOP);
+    run.stop(STOP);
     let mut n_lists = 0;
     let refused = || refusal(RefusalClass::OutcomeUnknown, 0);
     let until = loop {
@@ -139,7 +134,7 @@ fn unrecorded(code: i32) -> Run {
 fn a_stop_leaves_the_pods_whose_end_the_record_lacks() {
     for (code, written_at) in [(0, None), (1, None), (0, Some(4_000)), (1, Some(4_000))] {
         let mut run = unrecorded(code);
-        begin_stop(&mut run, STOP);
+        run.stop(STOP);
         while run.core.stop_result().is_none() {
             for what in asked(&mut run) {
                 assert!(what != "u1" || !run.is_record_broken, "{code} at {}", run.now);
@@ -161,7 +156,7 @@ fn a_stop_leaves_the_pods_whose_end_the_record_lacks() {
 #[test]
 fn a_run_that_is_over_leaves_no_pods_for_its_record() {
     let mut run = unrecorded(0);
-    begin_stop(&mut run, StopOrder { is_over: true, ..STOP });
+    run.stop(StopOrder { is_over: true, ..STOP });
     assert_eq!(asked(&mut run), ["delete all"]);
 }
 

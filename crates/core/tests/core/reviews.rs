@@ -65,8 +65,7 @@ fn a_retry_after_of_a_day_is_not_obeyed() {
 #[test]
 fn a_retry_after_in_a_stop_leaves_time_for_the_retry() {
     let mut run = Run::with_running(policy(), vec![spec("g", 1)]);
-    run.core.begin_stop(STOP, Millis(run.now));
-    run.turn();
+    run.stop(STOP);
     assert!(matches!(run.take()[..], [Action::DeleteAll { .. }]));
     let later = Refusal { retry_after_ms: Some(30_000), ..refusal(RefusalClass::Throttled, 429) };
     run.tell(Input::DeletedAll { answer: Err(later) });
@@ -77,8 +76,7 @@ fn a_retry_after_in_a_stop_leaves_time_for_the_retry() {
 #[test]
 fn after_two_failures_of_the_collection_each_pod_is_deleted_on_its_own() {
     let mut run = Run::with_running(policy(), vec![spec("g", 2)]);
-    run.core.begin_stop(STOP, Millis(run.now));
-    run.turn();
+    run.stop(STOP);
     for _ in 0..2 {
         assert!(matches!(run.take()[..], [Action::DeleteAll { .. }]));
         let answer = Err(refusal(RefusalClass::OutcomeUnknown, 500));
@@ -98,7 +96,7 @@ fn a_stop_without_the_lease_waits_for_it_and_names_the_pods_at_its_deadline() {
     for comes_back in [true, false] {
         let mut run = Run::with_running(policy(), vec![spec("g", 1)]);
         run.tell(Input::Lease { held: false, high_water: None });
-        run.core.begin_stop(STOP, Millis(run.now));
+        run.stop(STOP);
         run.wait(3_000);
         assert_eq!(run.take(), [], "another process may hold the instance");
         assert_eq!(run.core.stop_result(), None);
@@ -116,8 +114,7 @@ fn a_stop_without_the_lease_waits_for_it_and_names_the_pods_at_its_deadline() {
 #[test]
 fn a_pod_that_is_terminating_at_the_deadline_is_not_left_over() {
     let mut run = Run::with_running(policy(), vec![spec("g", 2)]);
-    run.core.begin_stop(STOP, Millis(run.now));
-    run.turn();
+    run.stop(STOP);
     run.take();
     run.tell(Input::DeletedAll { answer: Ok(()) });
     run.watch(&[1], |pod| pod.deleting = true);

@@ -477,8 +477,7 @@ fn nothing_is_written_without_the_lease() {
 #[test]
 fn a_stop_deletes_and_lists_until_no_pod_is_left() {
     let mut run = Run::with_running(policy(), vec![spec("g", 2)]);
-    run.core.begin_stop(STOP, Millis(run.now));
-    run.turn();
+    run.stop(STOP);
     assert_eq!(run.take(), [Action::DeleteAll { grace_s: 10, keep_counted: false }]);
     run.tell(Input::DeletedAll { answer: Ok(()) });
     run.wait(100);
@@ -499,8 +498,7 @@ fn a_stop_deletes_and_lists_until_no_pod_is_left() {
 fn a_late_created_pod_is_deleted_by_uid() {
     let mut run = Run::new(policy(), vec![spec("g", 1)]);
     assert_eq!(run.creates(), [1]);
-    run.core.begin_stop(STOP, Millis(run.now));
-    run.turn();
+    run.stop(STOP);
     run.take();
     run.created(&[1]);
     assert_eq!(run.ends(), ["u1"]);
@@ -543,7 +541,7 @@ fn a_create_of_unknown_outcome_is_named_if_no_later_list_is_answered() {
         let mut run = Run::new(policy(), vec![spec("g", 1)]);
         assert_eq!(run.creates(), [1]);
         run.refused(1, refusal(RefusalClass::OutcomeUnknown, 0));
-        run.core.begin_stop(STOP, Millis(run.now));
+        run.stop(STOP);
         while run.core.stop_result().is_none() && run.now < 120_000 {
             run.wait(50);
             for action in run.take() {
@@ -573,9 +571,7 @@ fn a_stop_with_keep_deletes_nothing_and_waits_for_the_answers() {
     let mut run = Run::with_running(policy(), vec![spec("g", 1)]);
     run.target("g", 2);
     assert_eq!(run.creates(), [2]);
-    run.core
-        .begin_stop(StopOrder { keep: true, keep_failed: false, is_over: false }, Millis(run.now));
-    run.turn();
+    run.stop(StopOrder { keep: true, ..STOP });
     assert_eq!(run.core.stop_result(), None);
     run.created(&[2]);
     assert!(run.take().is_empty());
@@ -589,8 +585,7 @@ fn a_stop_without_executors_sends_no_request_after_the_first_list() {
         if had_list {
             run.list();
         }
-        run.core.begin_stop(STOP, Millis(run.now));
-        run.turn();
+        run.stop(STOP);
         assert_eq!(run.core.stop_result().is_some(), had_list);
         assert_eq!(run.take().is_empty(), had_list);
     }
@@ -600,9 +595,7 @@ fn a_stop_without_executors_sends_no_request_after_the_first_list() {
 fn retained_pods_are_labelled_before_the_others_are_deleted() {
     let mut run = Run::with_running(policy(), vec![spec("g", 1)]);
     run.failed(&[1]);
-    run.core
-        .begin_stop(StopOrder { keep: false, keep_failed: true, is_over: false }, Millis(run.now));
-    run.turn();
+    run.stop(StopOrder { keep_failed: true, ..STOP });
     let is_delete = |action: &Action| matches!(action, Action::DeleteAll { .. });
     assert!(!run.take().iter().any(is_delete));
     run.tell(Input::Patched { uid: Uid::new("u1"), answer: Ok(()) });

@@ -39,8 +39,7 @@ fn a_stop_waits_for_the_grace_period_that_a_terminating_pod_began_with() {
             pod.deletion_grace_s = deletion_grace_s;
         });
         run.take();
-        run.core.begin_stop(STOP, Millis(run.now));
-        run.turn();
+        run.stop(STOP);
         // The server reports the shortened grace period.
         run.watch(&[1], |pod| pod.deletion_grace_s = 10);
         assert_eq!(stopped_after(&mut run), want_s * 1_000, "{grace_s} {deletion_grace_s}");
@@ -60,8 +59,7 @@ fn a_stop_does_not_wait_for_pods_of_its_own_lost_node() {
         run.watch(&[1], |pod| (pod.node, pod.deleting) = (Some("n1".into()), deleting));
         run.take();
         run.tell(Input::OwnNodeLost { node: lost.into() });
-        run.core.begin_stop(STOP, Millis(run.now));
-        run.turn();
+        run.stop(STOP);
         let began = run.now;
         while run.core.stop_result().is_none() {
             for action in run.take() {
@@ -94,16 +92,14 @@ fn a_stop_does_not_wait_for_pods_of_its_own_lost_node() {
 fn a_stop_waits_for_a_pod_whose_delete_was_sent_just_before() {
     let mut run = Run::with_running(policy(), vec![spec("g", 2)]);
     run.call(kill(&[1], AfterKill::Lower, true));
-    run.core.begin_stop(STOP, Millis(run.now));
-    run.turn();
+    run.stop(STOP);
     assert_eq!(stopped_after(&mut run), 35_000);
 }
 
 #[test]
 fn a_pod_that_the_stop_itself_deletes_has_the_grace_period_of_the_stop() {
     let mut run = Run::with_running(policy(), vec![spec("g", 1)]);
-    run.core.begin_stop(STOP, Millis(run.now));
-    run.turn();
+    run.stop(STOP);
     run.watch(&[1], |pod| (pod.deleting, pod.deletion_grace_s) = (true, 10));
     assert_eq!(stopped_after(&mut run), 15_000);
 }
@@ -114,8 +110,7 @@ fn the_wait_ends_with_the_pod() {
     run.core.stop_creates();
     run.watch(&[1], |pod| (pod.deleting, pod.deletion_grace_s) = (true, 30));
     run.take();
-    run.core.begin_stop(STOP, Millis(run.now));
-    run.turn();
+    run.stop(STOP);
     run.gone(&[1]);
     assert_eq!(stopped_after(&mut run), 15_000, "only the other one is left");
 }
@@ -124,8 +119,7 @@ fn the_wait_ends_with_the_pod() {
 fn a_stop_in_a_hurry_waits_for_the_answer_to_its_delete_for_5_s() {
     for (is_answered, want_ms) in [(true, 0), (false, 5_000)] {
         let mut run = Run::with_running(policy(), vec![spec("g", 2)]);
-        run.core.begin_stop(STOP, Millis(run.now));
-        run.turn();
+        run.stop(STOP);
         run.tell(Input::DeletedAll { answer: Ok(()) });
         assert_eq!(run.core.stop_result(), None, "the delete of the stop itself");
         let began = run.now;
@@ -159,8 +153,7 @@ fn a_pod_that_a_finalizer_holds_is_named_with_it() {
         let finalizers = "example.com/hold".into();
         pod.rare = Some(Rare { finalizers, ..Rare::default() }.into());
     });
-    run.core.begin_stop(STOP, Millis(run.now));
-    run.turn();
+    run.stop(STOP);
     run.watch(&[1, 3], |pod| (pod.deleting, pod.deletion_grace_s) = (true, 10));
     stopped_after(&mut run);
     let result = run.core.stop_result().unwrap();
@@ -186,8 +179,7 @@ fn a_create_that_was_given_up_is_named_unless_a_list_shows_that_there_is_no_pod(
         run.wait(120_000);
         assert_eq!(run.core.executors().iter().count(), 0, "it is forgotten");
         run.take();
-        run.core.begin_stop(STOP, Millis(run.now));
-        run.turn();
+        run.stop(STOP);
         for _ in 0..100 {
             for action in run.take() {
                 match action {

@@ -234,6 +234,11 @@ impl Run {
         }
     }
 
+    pub fn stop(&mut self, order: StopOrder) {
+        self.core.begin_stop(order, Millis(self.now));
+        self.turn();
+    }
+
     fn write(&mut self, facts: Vec<Fact>) -> Result<(), RecordError> {
         if self.is_record_broken {
             return Err(RecordError::failed("the disk is full".to_owned()));
@@ -502,8 +507,7 @@ pub fn assert_stop_waits(start: impl Fn() -> Run, answer: impl Fn() -> Input) {
     for answers in [true, false] {
         let mut run = start();
         run.take();
-        run.core.begin_stop(STOP, Millis(run.now));
-        run.turn();
+        run.stop(STOP);
         let n_deletes = |run: &mut Run| {
             let is_delete = |action: &Action| matches!(action, Action::DeleteAll { .. });
             run.take().iter().filter(|action| is_delete(action)).count()
