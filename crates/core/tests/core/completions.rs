@@ -14,7 +14,6 @@ use posse_core::model::pod::Pod;
 use posse_core::model::refusal::RefusalClass;
 use posse_core::model::settings::{Decommission, GroupSpec, Limit, Policy, Restart};
 use posse_core::model::stop::StopOrder;
-use posse_core::model::waiting::{GroupWait, Waiting};
 
 fn work(target: u32, restart: Restart, completions: Option<u32>) -> GroupSpec {
     GroupSpec { restart, completions, ..spec("g", target) }
@@ -173,10 +172,7 @@ fn completions_are_counted_to_the_last_and_no_index_runs_twice() {
 fn the_successor_of_an_index_waits_until_its_predecessor_has_ended() {
     let mut run = begin(policy(), work(2, Restart::OnFailure, Some(2)));
     run.watch(&[1], |pod| pod.deleting = true);
-    assert_eq!(
-        (run.slots_created(), run.waits_for("g")),
-        (vec![], Some(Waiting::Group(GroupWait::ReplaceGone)))
-    );
+    assert_eq!((run.slots_created(), run.waits_for("g")), (vec![], Some("replace_gone")));
     run.watch(&[1], end_with(143));
     assert_eq!(run.slots_created(), [(3, 0)]);
 }

@@ -9,7 +9,6 @@ use posse_core::model::pod::{StartProblem, StartProblemKind};
 use posse_core::model::settings::Policy;
 use posse_core::model::status::Status;
 use posse_core::model::stop::StopOrder;
-use posse_core::model::waiting::{StartWait, Waiting};
 use posse_core::reconciler::InstanceIdentity;
 
 use crate::core_run::{Run, STOP, identity, kill, policy, spec};
@@ -62,7 +61,7 @@ fn a_turn_with_unschedulable_executors_visits_what_changed() {
     }
     run.list();
     run.wait(20_000);
-    assert_eq!(run.waits_for("g"), Some(Waiting::Start(StartWait::Unschedulable)));
+    assert_eq!(run.waits_for("g"), Some("unschedulable"));
     let n = visits(&mut run, |run| run.watch(&[7], |pod| pod.deletion_cost = 3));
     assert!(n <= VISITS_MAX, "{n} visits for one changed pod");
 }

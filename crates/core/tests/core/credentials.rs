@@ -38,10 +38,7 @@ fn running() -> Run {
 fn nothing_is_created_before_the_credentials_are_there() {
     let mut run = Run::new(with_credentials(), vec![spec("g", 2)]);
     assert!(!run.core.has_credentials());
-    assert_eq!(
-        (run.creates(), run.waits_for("g")),
-        (vec![], Some(Waiting::Run(RunWait::Credentials)))
-    );
+    assert_eq!((run.creates(), run.waits_for("g")), (vec![], Some("credentials")));
     assert_eq!(message(&run), "hdfs: not there yet");
     tell(&mut run, Err("no KDC"));
     run.wait(600_000);
@@ -66,7 +63,7 @@ fn a_group_at_its_target_says_that_the_credentials_have_expired() {
     tell(&mut run, Err("no KDC"));
     assert_eq!(run.waits_for("g"), None, "they are still valid");
     run.wait(1_000);
-    assert_eq!(run.waits_for("g"), Some(Waiting::Run(RunWait::Credentials)));
+    assert_eq!(run.waits_for("g"), Some("credentials"));
     assert_eq!(message(&run), "hdfs: expired: no KDC");
     let waits = run.take_events().into_iter().any(|event| {
         matches!(
@@ -93,10 +90,7 @@ fn a_loss_is_replaced_when_the_credentials_are_back() {
     run.wait(20_000);
     run.gone(&[1]);
     run.wait(600_000);
-    assert_eq!(
-        (run.creates(), run.waits_for("g")),
-        (vec![], Some(Waiting::Run(RunWait::Credentials)))
-    );
+    assert_eq!((run.creates(), run.waits_for("g")), (vec![], Some("credentials")));
     let expires = run.now + 20_000;
     tell(&mut run, Ok(Some(expires)));
     assert_eq!(run.creates(), [2]);
@@ -138,10 +132,7 @@ fn a_group_without_credentials_goes_on_when_others_have_expired() {
     let created = run.creates();
     assert_eq!(created.len(), 1);
     assert_eq!(run.group_of(created[0]), "h");
-    assert_eq!(
-        (run.waits_for("g"), run.waits_for("h")),
-        (Some(Waiting::Run(RunWait::Credentials)), None)
-    );
+    assert_eq!((run.waits_for("g"), run.waits_for("h")), (Some("credentials"), None));
 }
 
 /// The driver needs all of them, and no group begins before it.
@@ -150,15 +141,9 @@ fn no_group_begins_before_the_driver_has_its_credentials() {
     let group = GroupSpec { credentials: Some(Vec::new()), ..spec("g", 1) };
     let mut run = Run::before_driver(identity(), with_credentials(), vec![group]);
     run.list();
-    assert_eq!(
-        (run.creates(), run.waits_for("g")),
-        (vec![], Some(Waiting::Run(RunWait::Credentials)))
-    );
+    assert_eq!((run.creates(), run.waits_for("g")), (vec![], Some("credentials")));
     tell(&mut run, Ok(None));
-    assert_eq!(
-        (run.creates(), run.waits_for("g")),
-        (vec![], Some(Waiting::Run(RunWait::DriverReady)))
-    );
+    assert_eq!((run.creates(), run.waits_for("g")), (vec![], Some("driver_ready")));
     run.tell(Input::DriverReady);
     assert_eq!(run.creates(), [1]);
 }
@@ -168,17 +153,11 @@ fn no_group_begins_before_the_driver_has_its_credentials() {
 fn who_holds_the_drivers_port_is_told() {
     let mut run = Run::before_driver(identity(), policy(), vec![spec("g", 1)]);
     run.list();
-    assert_eq!(
-        (run.creates(), run.waits_for("g")),
-        (vec![], Some(Waiting::Run(RunWait::DriverReady)))
-    );
+    assert_eq!((run.creates(), run.waits_for("g")), (vec![], Some("driver_ready")));
     let held = "port 7077 is held by another user (uid 1001)";
     for problem in [Some(held.to_owned()), None] {
         run.tell(Input::DriverPort { problem: problem.clone() });
-        assert_eq!(
-            (run.creates(), run.waits_for("g")),
-            (vec![], Some(Waiting::Run(RunWait::DriverReady)))
-        );
+        assert_eq!((run.creates(), run.waits_for("g")), (vec![], Some("driver_ready")));
         assert_eq!(message(&run), problem.unwrap_or_default());
     }
     run.tell(Input::DriverReady);

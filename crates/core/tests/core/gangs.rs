@@ -13,11 +13,10 @@ use posse_core::model::input::Input;
 use posse_core::model::pod::{StartProblem, StartProblemKind};
 use posse_core::model::refusal::RefusalClass;
 use posse_core::model::settings::{GroupSpec, Together};
-use posse_core::model::waiting::{GroupWait, StartWait, Waiting};
 
 const SECOND: u64 = 1_000;
 const MINUTE: u64 = 60_000;
-const WAITS_FOR_GANG: Option<Waiting> = Some(Waiting::Group(GroupWait::Gang));
+const WAITS_FOR_GANG: Option<&str> = Some("gang");
 
 fn gang(count: u32, min: u32, give_back_after_ms: Option<u64>) -> GroupSpec {
     GroupSpec { together: Together::Gang { min, give_back_after_ms }, ..spec("g", count) }
@@ -142,7 +141,7 @@ fn executors_that_start_together_are_tried_together() {
 /// (the scheduler's word, who starts the gang together, what the group waits for)
 #[test]
 fn an_incomplete_gang_waits_for_its_gang_and_never_for_the_scheduler() {
-    let unschedulable = Some(Waiting::Start(StartWait::Unschedulable));
+    let unschedulable = Some("unschedulable");
     for kind in [StartProblemKind::Unschedulable, StartProblemKind::Ignored] {
         for (group, want) in [
             (gang(3, 3, None), WAITS_FOR_GANG),

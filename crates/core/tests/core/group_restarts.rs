@@ -10,7 +10,6 @@ use posse_core::model::input::Input;
 use posse_core::model::pod::{ContainerState, Phase, Pod};
 use posse_core::model::refusal::RefusalClass;
 use posse_core::model::settings::{Decommission, GroupSpec, Limit, OnLoss, Policy, Restart};
-use posse_core::model::waiting::{GroupWait, StartWait, Waiting};
 
 fn gang(n: u32) -> GroupSpec {
     GroupSpec { on_loss: OnLoss::Group, ..spec("g", n) }
@@ -61,7 +60,7 @@ fn a_loss_ends_all_and_all_begin_together_again() {
     let mut run = Run::with_running(policy(), vec![gang(3)]);
     run.failed(&[2]);
     assert_eq!(told(&mut run), ["2 lost: app_error", "attempt 2"]);
-    assert_eq!(run.waits_for("g"), Some(Waiting::Group(GroupWait::Restart)));
+    assert_eq!(run.waits_for("g"), Some("group_restart"));
     assert_eq!(deletes(&mut run), ["u1", "u3"]);
     run.gone(&[1]);
     assert_eq!(creates(&mut run), [], "one of the attempt before is alive");
@@ -116,10 +115,7 @@ fn a_create_of_the_attempt_before_is_awaited() {
     run.gone(&[2]);
     run.take();
     run.turn();
-    assert_eq!(
-        (creates(&mut run), run.waits_for("g")),
-        (vec![], Some(Waiting::Group(GroupWait::Restart)))
-    );
+    assert_eq!((creates(&mut run), run.waits_for("g")), (vec![], Some("group_restart")));
     run.take_events();
     run.created(&[3]);
     assert_eq!(deletes(&mut run), ["u3"]);
@@ -254,11 +250,7 @@ fn a_crash_loop_slows_down_the_whole_group_and_its_probe_is_the_whole_group() {
         run.wait(1_000);
         run.failed(&[first + 1]);
         run.gone(&[first, first + 2]);
-        assert_eq!(
-            (creates(&mut run), run.waits_for("g")),
-            (vec![], Some(Waiting::Start(StartWait::CrashLoop))),
-            "{n}"
-        );
+        assert_eq!((creates(&mut run), run.waits_for("g")), (vec![], Some("backoff")), "{n}");
         run.wait(16_000);
         assert_eq!(creates(&mut run).len(), 3, "the whole group is the probe");
         first += 3;

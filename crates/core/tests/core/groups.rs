@@ -14,7 +14,6 @@ use posse_core::model::pod_text::{Part, PodOverrides, PodText};
 use posse_core::model::refusal::RefusalClass;
 use posse_core::model::settings::{Policy, Replace, ScaleDown};
 use posse_core::model::status::State;
-use posse_core::model::waiting::{GroupWait, ServerWait, Waiting};
 
 fn pod(text: &str) -> Arc<PodText> {
     Arc::new(PodText { parts: vec![Part::Text(text.to_owned())], ..PodText::default() })
@@ -150,7 +149,7 @@ fn a_refusal_of_the_old_template_does_not_hold_back_the_new_one() {
     put(&mut run, "g", of("bad", 2));
     assert_eq!(made(&mut run), all_of("bad", 1..=2));
     run.refused(1, refusal(RefusalClass::Invalid, 422));
-    assert_eq!(run.waits_for("g"), Some(Waiting::Server(ServerWait::Permanent)));
+    assert_eq!(run.waits_for("g"), Some("permanent"));
     put(&mut run, "g", only("good"));
     assert_eq!(made(&mut run), all_of("good", 3..=3));
     // The other answer for the old template arrives late.
@@ -252,7 +251,7 @@ fn restarted(adopt_hold_ms: u64) -> Run {
 #[test]
 fn an_unknown_group_is_kept_until_it_is_put_or_adopt_hold_ends() {
     let mut run = restarted(10_000);
-    assert_eq!(run.waits_for("q"), Some(Waiting::Group(GroupWait::AdoptHold)));
+    assert_eq!(run.waits_for("q"), Some("adopt_hold"));
     // The group is known again but has no target, so `adopt_hold` still applies.
     assert_eq!(put(&mut run, "q", only("b")), Reply::Target(0));
     run.wait(9_999);
@@ -275,7 +274,7 @@ fn an_unknown_group_is_kept_until_it_is_put_or_adopt_hold_ends() {
 fn an_unknown_group_cannot_grow() {
     let mut run = restarted(10_000);
     run.target("q", 3);
-    assert_eq!(run.waits_for("q"), Some(Waiting::Group(GroupWait::Template)));
+    assert_eq!(run.waits_for("q"), Some("template"));
     assert!(run.take().is_empty());
     put(&mut run, "q", only("b"));
     assert_eq!(made(&mut run).len(), 1);
@@ -311,5 +310,5 @@ fn a_refused_template_of_a_call_does_not_end_the_run() {
     assert_eq!(made(&mut run), all_of("b", 2..=2));
     run.refused(2, refusal(RefusalClass::Invalid, 422));
     assert_eq!(run.core.poll_verdict(), None);
-    assert_eq!(run.waits_for("g"), Some(Waiting::Server(ServerWait::Permanent)));
+    assert_eq!(run.waits_for("g"), Some("permanent"));
 }

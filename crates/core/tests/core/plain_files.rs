@@ -87,11 +87,7 @@ fn executors_that_end_at_once_are_tried_one_by_one() {
             let (verdict, n_created) = run_all(&mut run, 0, end, MINUTE_MS);
             let most = 3 * n as usize + 20;
             assert!(n_created <= most, "{name}: {n_created} executors for {n} in a minute");
-            assert_eq!(
-                run.waits_for("g"),
-                Some(Waiting::Start(StartWait::CrashLoop)),
-                "{name} {n}"
-            );
+            assert_eq!(run.waits_for("g"), Some("backoff"), "{name} {n}");
             let message = run.group("g").message.unwrap_or_default();
             assert!(message.contains("end at once"), "{message}");
             assert_eq!(message.contains("restart: on-failure"), name == "0", "{message}");

@@ -10,7 +10,6 @@ use posse_core::model::pod::{ContainerState, Phase, Pod};
 use posse_core::model::refusal::RefusalClass;
 use posse_core::model::settings::{GroupSpec, OnLoss, Policy, Together};
 use posse_core::model::stop::StopOrder;
-use posse_core::model::waiting::{GroupWait, Waiting};
 
 fn group(n: u32) -> GroupSpec {
     GroupSpec { together: Together::Queue, min: n, max: Some(n), ..spec("g", n) }
@@ -54,7 +53,7 @@ fn a_failed_member_is_succeeded_at_once() {
 /// As long as a pod may run or has succeeded, the queue counts it: a successor would be one too many.
 #[test]
 fn a_member_that_counts_is_succeeded_when_it_is_gone() {
-    let slot = Some(Waiting::Group(GroupWait::Slot));
+    let slot = Some("slot");
     // It ended with 0, and `restart: always` wants another one.
     let mut run1 = run(group(3));
     run1.watch(&[2], end_with(0));

@@ -8,7 +8,6 @@ use posse_core::model::input::{Input, PodAnswer, PodEvent};
 use posse_core::model::pod::{ContainerState, Phase, Pod};
 use posse_core::model::refusal::RefusalClass;
 use posse_core::model::settings::GroupSpec;
-use posse_core::model::waiting::{ServerWait, Waiting};
 
 /// What tells of the pod before the create is answered.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -43,7 +42,7 @@ fn check(sight: Sight) {
     }
     let deleted = Action::Delete { uid: uid.clone(), name, grace_s: None };
     assert_eq!(run.take(), [deleted], "{sight:?}");
-    assert_eq!(run.waits_for("g"), Some(Waiting::Server(ServerWait::Permanent)), "{sight:?}");
+    assert_eq!(run.waits_for("g"), Some("permanent"), "{sight:?}");
     let verdict = run.core.poll_verdict();
     assert!(matches!(verdict, Some(RunVerdict::TemplateRefused { .. })), "{sight:?} {verdict:?}");
     assert_eq!(run.losses(), [], "{sight:?}");

@@ -7,7 +7,6 @@ use posse_core::model::action::{Action, Patch};
 use posse_core::model::input::Input;
 use posse_core::model::pod::{ContainerState, End, InitEnd, Phase, Pod, Rest};
 use posse_core::model::settings::{GroupSpec, Policy, Restart};
-use posse_core::model::waiting::{StartWait, Waiting};
 
 fn ended(pod: &mut Pod, phase: Phase, end: End) {
     (pod.phase, pod.end) = (phase, Some(Box::new(end)));
@@ -163,7 +162,7 @@ fn what_runs_on_in_a_record_gets_a_deadline() {
 fn crash_loop() -> (Run, u64) {
     let mut run = Run::with_running(policy(), vec![spec("g", 10)]);
     run.failed(&[1, 2, 3, 4, 5, 6]);
-    assert_eq!(run.waits_for("g"), Some(Waiting::Start(StartWait::CrashLoop)));
+    assert_eq!(run.waits_for("g"), Some("backoff"));
     run.take();
     run.wait(10_000);
     let probe = run.take().iter().find_map(|action| match action {
@@ -182,7 +181,7 @@ fn crash_loop() -> (Run, u64) {
 fn a_probe_that_reaches_its_max_age_ends_the_crash_loop() {
     let (mut run, probe) = crash_loop();
     run.watch(&[probe], at_max_age);
-    assert_ne!(run.waits_for("g"), Some(Waiting::Start(StartWait::CrashLoop)));
+    assert_ne!(run.waits_for("g"), Some("backoff"));
     let n = run.take().iter().filter(|action| matches!(action, Action::Create { .. })).count();
     assert!(n > 1, "{n} creates: an executor lived as long as it may");
 }

@@ -16,7 +16,6 @@ use posse_core::model::pod::{
 use posse_core::model::refusal::{Refusal, RefusalClass};
 use posse_core::model::settings::{GroupSpec, OnLoss, Policy, RecordUse, Restart};
 use posse_core::model::task::Task;
-use posse_core::model::waiting::{ServerWait, Waiting};
 use posse_core::state::folded::Folded;
 
 /// What a quota counts.
@@ -292,7 +291,7 @@ fn records_stay_that_hold_nothing() {
     // Somebody else takes the room.
     server.quota = 0;
     server.carry_out(60_000);
-    assert_eq!(server.run.waits_for("g"), Some(Waiting::Server(ServerWait::Quota)));
+    assert_eq!(server.run.waits_for("g"), Some("quota"));
     assert_eq!((server.run.pods.len(), server.live().len()), (2, 0));
     let message = server.run.group("g").message.unwrap();
     assert!(!message.contains("our own"), "{message}");

@@ -12,7 +12,6 @@ use posse_core::model::pod::Draining;
 use posse_core::model::refusal::{Refusal, RefusalClass};
 use posse_core::model::settings::{GroupSpec, Policy, Replace};
 use posse_core::model::stop::StopOrder;
-use posse_core::model::waiting::{GroupWait, RunWait, ServerWait, StartWait, Waiting};
 use posse_core::reconciler::InstanceIdentity;
 use posse_core::state::window::Window;
 
@@ -104,7 +103,7 @@ fn a_list_below_the_position_of_its_request_is_a_rollback() {
     assert_eq!(run.take(), [Action::Relist]);
     assert_eq!(run.core.watermark().epoch, 1);
     run.target("g", 3);
-    assert_eq!(run.waits_for("g"), Some(Waiting::Run(RunWait::StaleSnapshot)));
+    assert_eq!(run.waits_for("g"), Some("stale_snapshot"));
     // Events of the old watch are from before the rollback: they are discarded.
     run.tell(Input::Watch { epoch: 0, events: vec![PodEvent::Bookmark(Version(9_999))] });
     let watermark = run.core.watermark();
@@ -164,7 +163,7 @@ fn a_pod_without_our_labels_is_deleted_and_its_template_counts_as_refused() {
     let answer = Ok(PodAnswer::Foreign(ForeignPod { name: name.clone(), uid: uid.clone() }));
     run.tell(Input::Created { id: ExecutorId(1), watermark: run.core.watermark(), answer });
     assert_eq!(run.take(), [Action::Delete { uid: uid.clone(), name, grace_s: None }]);
-    assert_eq!(run.waits_for("g"), Some(Waiting::Server(ServerWait::Permanent)));
+    assert_eq!(run.waits_for("g"), Some("permanent"));
     assert!(matches!(run.core.poll_verdict(), Some(RunVerdict::TemplateRefused { .. })));
     // Until the pod is gone, a stop names it.
     assert_eq!(run.core.remaining().remaining, [format!("{PREFIX}1")]);
@@ -243,7 +242,7 @@ fn ids_come_from_reserved_blocks_only() {
     run.list();
     let up_to = ExecutorId(2_000);
     assert_eq!(run.take(), [Action::ReserveIds { up_to }]);
-    assert_eq!(run.waits_for("g"), Some(Waiting::Run(RunWait::Ids)));
+    assert_eq!(run.waits_for("g"), Some("ids"));
     run.tell(Input::IdsReserved { up_to });
     assert_eq!(run.creates(), [1_001]);
 }
@@ -256,7 +255,7 @@ fn ids_come_from_reserved_blocks_only() {
 fn check_refusals(
     class: RefusalClass,
     code: u16,
-    waits: Waiting,
+    waits: &str,
     creates: std::ops::RangeInclusive<u32>,
 ) {
     let mut run = Run::new(policy(), vec![spec("g", 1)]);
@@ -278,14 +277,14 @@ fn check_refusals(
 
 #[test]
 fn refusals_are_sorted_by_cause() {
-    check_refusals(RefusalClass::Capacity, 403, Waiting::Server(ServerWait::Quota), 58..=75);
-    check_refusals(RefusalClass::Unauthorized, 401, Waiting::Server(ServerWait::Failing), 58..=75);
-    check_refusals(RefusalClass::Invalid, 422, Waiting::Server(ServerWait::Permanent), 11..=12);
+    check_refusals(RefusalClass::Capacity, 403, "quota", 58..=75);
+    check_refusals(RefusalClass::Unauthorized, 401, "server", 58..=75);
+    check_refusals(RefusalClass::Invalid, 422, "permanent", 11..=12);
     // The first retries are soon, because a server that is starting answers 403 for some seconds.
-    check_refusals(RefusalClass::Forbidden, 403, Waiting::Server(ServerWait::Permanent), 18..=22);
+    check_refusals(RefusalClass::Forbidden, 403, "permanent", 18..=22);
     // A namespace that is made again is noticed within half a minute.
     for (class, code) in [(RefusalClass::NamespaceGone, 403), (RefusalClass::NotFound, 404)] {
-        check_refusals(class, code, Waiting::Server(ServerWait::Permanent), 180..=190);
+        check_refusals(class, code, "permanent", 180..=190);
     }
 }
 
@@ -324,7 +323,7 @@ fn a_crash_loop_slows_its_group_down() {
         let mut run = Run::with_running(Policy { keep_failed: 0, ..policy() }, vec![spec("g", n)]);
         let dead: Vec<u64> = (1..=n_dead).collect();
         run.failed(&dead);
-        let is_held = run.waits_for("g") == Some(Waiting::Start(StartWait::CrashLoop));
+        let is_held = run.waits_for("g") == Some("backoff");
         assert_eq!(is_held, want, "{n_dead} of {n}");
     }
 }
@@ -380,10 +379,7 @@ fn a_replacement_is_created_at_once_or_when_the_pod_is_gone() {
         run.watch(&[1], |pod| pod.deleting = true);
         let want: &[u64] = if at_once { &[2] } else { &[] };
         assert_eq!(run.creates(), want);
-        assert_eq!(
-            run.waits_for("g"),
-            (!at_once).then_some(Waiting::Group(GroupWait::ReplaceGone))
-        );
+        assert_eq!(run.waits_for("g"), (!at_once).then_some("replace_gone"));
         run.gone(&[1]);
         let want: &[u64] = if at_once { &[] } else { &[2] };
         assert_eq!(run.creates(), want);
@@ -445,11 +441,8 @@ fn adopted_surplus_is_kept_until_the_target_is_set_or_adopt_hold_ends() {
         let mut run = Run::unlisted(policy(), vec![spec("g", 1)]);
         run.pods = (1..=3).map(|id| run.pod(if id == 3 { "old" } else { "g" }, id)).collect();
         run.list();
-        assert_eq!(
-            (run.take(), run.waits_for("g")),
-            (vec![], Some(Waiting::Group(GroupWait::AdoptHold)))
-        );
-        assert_eq!(run.waits_for("old"), Some(Waiting::Group(GroupWait::AdoptHold)));
+        assert_eq!((run.take(), run.waits_for("g")), (vec![], Some("adopt_hold")));
+        assert_eq!(run.waits_for("old"), Some("adopt_hold"));
         if is_set {
             run.target("g", 1);
             assert_eq!(run.ends(), ["u2"]);
@@ -467,7 +460,7 @@ fn nothing_is_written_without_the_lease() {
     run.gone(&[1]);
     run.target("g", 3);
     run.wait(600_000);
-    assert_eq!((run.take(), run.waits_for("g")), (vec![], Some(Waiting::Run(RunWait::Lease))));
+    assert_eq!((run.take(), run.waits_for("g")), (vec![], Some("lease")));
     run.tell(Input::Lease { held: true, high_water: None });
     assert_eq!(run.creates(), [3, 4]);
 }

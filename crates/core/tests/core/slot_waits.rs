@@ -6,7 +6,6 @@ use posse_core::model::event::{Event, ExecutorEvent};
 use posse_core::model::ids::ExecutorId;
 use posse_core::model::pod::{ContainerState, Phase, Pod};
 use posse_core::model::settings::{GroupSpec, Policy, Replace, SlotPolicy};
-use posse_core::model::waiting::{GroupWait, Waiting};
 
 const WAIT_MS: u64 = 60_000;
 
@@ -37,10 +36,7 @@ fn skipped(run: &mut Run) -> Vec<(u64, u32, u32, ExecutorId)> {
 fn a_successor_gets_the_slot_of_an_executor_that_ends_in_time() {
     let mut run = Run::with_running(policy(), vec![group(3)]);
     run.watch(&[2], deleting);
-    assert_eq!(
-        (run.slots_created(), run.waits_for("g")),
-        (vec![], Some(Waiting::Group(GroupWait::Slot)))
-    );
+    assert_eq!((run.slots_created(), run.waits_for("g")), (vec![], Some("slot")));
     let message = run.group("g").message.unwrap();
     assert!(message.starts_with("executor 2 still has slot 1; if"), "{message}");
     run.wait(WAIT_MS - 1);
@@ -63,10 +59,7 @@ fn after_the_wait_the_next_free_slot_is_taken_and_the_reason_is_told_once() {
     run.start(&[4]);
     // The next loss has its own wait, although slot 1 is still held.
     run.watch(&[4], deleting);
-    assert_eq!(
-        (run.slots_created(), run.waits_for("g")),
-        (vec![], Some(Waiting::Group(GroupWait::Slot)))
-    );
+    assert_eq!((run.slots_created(), run.waits_for("g")), (vec![], Some("slot")));
     run.gone(&[4]);
     assert_eq!((run.slots_created(), skipped(&mut run)), (vec![(5, 3)], vec![]));
 }
@@ -77,10 +70,7 @@ fn a_slot_that_is_free_is_taken_at_once_beside_one_that_is_waited_for() {
     let mut run = Run::with_running(policy(), vec![group(4)]);
     run.watch(&[3], deleting);
     run.watch(&[2], ended);
-    assert_eq!(
-        (run.slots_created(), run.waits_for("g")),
-        (vec![(5, 1)], Some(Waiting::Group(GroupWait::Slot)))
-    );
+    assert_eq!((run.slots_created(), run.waits_for("g")), (vec![(5, 1)], Some("slot")));
     run.gone(&[3]);
     assert_eq!((run.slots_created(), run.waits_for("g")), (vec![(6, 2)], None));
 }
@@ -94,10 +84,7 @@ fn one_slot_that_never_ends_holds_back_no_other_executor() {
     run.watch(&[2], deleting);
     assert_eq!(run.slots_created(), []);
     run.wait(1_000);
-    assert_eq!(
-        (run.slots_created(), run.waits_for("g")),
-        (vec![(5, 4)], Some(Waiting::Group(GroupWait::Slot)))
-    );
+    assert_eq!((run.slots_created(), run.waits_for("g")), (vec![(5, 4)], Some("slot")));
     run.gone(&[2]);
     assert_eq!((run.slots_created(), run.waits_for("g")), (vec![(6, 1)], None));
 }
@@ -109,10 +96,7 @@ fn executors_that_a_lower_target_ended_are_waited_for_when_it_rises_again() {
     run.watch(&[2, 3], deleting);
     assert_eq!((run.slots_created(), run.waits_for("g")), (vec![], None));
     run.target("g", 2);
-    assert_eq!(
-        (run.slots_created(), run.waits_for("g")),
-        (vec![], Some(Waiting::Group(GroupWait::Slot)))
-    );
+    assert_eq!((run.slots_created(), run.waits_for("g")), (vec![], Some("slot")));
     run.gone(&[3, 2]);
     assert_eq!((run.slots_created(), run.waits_for("g")), (vec![(4, 1)], None));
 }
@@ -126,10 +110,7 @@ fn an_adopted_executor_that_ends_is_waited_for_from_then_on() {
     pod.deleting = true;
     run.pods.push(pod);
     run.list();
-    assert_eq!(
-        (run.slots_created(), run.waits_for("g")),
-        (vec![], Some(Waiting::Group(GroupWait::Slot)))
-    );
+    assert_eq!((run.slots_created(), run.waits_for("g")), (vec![], Some("slot")));
     run.gone(&[1]);
     assert_eq!(run.slots_created().iter().map(|(_, slot)| *slot).collect::<Vec<_>>(), [0]);
 }

@@ -10,7 +10,6 @@ use posse_core::model::settings::{
     Decommission, GroupSpec, Policy, Replace, Restart, ScaleDown, SlotPolicy,
 };
 use posse_core::model::status::State;
-use posse_core::model::waiting::{GroupWait, Waiting};
 
 fn ranks(n: u32) -> GroupSpec {
     GroupSpec { slots: SlotPolicy::Stable, ..spec("g", n) }
@@ -40,10 +39,7 @@ fn ended(run: &mut Run) -> Vec<(u64, DeleteCause)> {
 fn a_successor_waits_for_the_slot_of_an_executor_that_terminates() {
     let mut run = Run::with_running(policy(), vec![ranks(4)]);
     run.watch(&[2], |pod| pod.deleting = true);
-    assert_eq!(
-        (run.slots_created(), run.waits_for("g")),
-        (vec![], Some(Waiting::Group(GroupWait::Slot)))
-    );
+    assert_eq!((run.slots_created(), run.waits_for("g")), (vec![], Some("slot")));
     run.watch(&[2], end_with(137));
     assert_eq!((run.slots_created(), run.waits_for("g")), (vec![(5, 1)], None));
 }
@@ -76,15 +72,9 @@ fn a_lower_target_ends_the_highest_slots_and_a_higher_one_waits_for_them() {
         run.target("g", 1);
         assert_eq!(slots(&run), [Some(0)]);
         run.target("g", 4);
-        assert_eq!(
-            (run.slots_created(), run.waits_for("g")),
-            (vec![], Some(Waiting::Group(GroupWait::Slot)))
-        );
+        assert_eq!((run.slots_created(), run.waits_for("g")), (vec![], Some("slot")));
         run.watch(&[3], end_with(143));
-        assert_eq!(
-            (run.slots_created(), run.waits_for("g")),
-            (vec![(6, 2)], Some(Waiting::Group(GroupWait::Slot)))
-        );
+        assert_eq!((run.slots_created(), run.waits_for("g")), (vec![(6, 2)], Some("slot")));
         run.gone(&[2, 4]);
         assert_eq!((run.slots_created(), run.waits_for("g")), (vec![(7, 1), (8, 3)], None));
     }
@@ -97,10 +87,7 @@ fn a_kill_call_that_lowers_the_target_leaves_no_gap() {
     run.call(kill(&[2], AfterKill::Lower, true));
     assert_eq!(run.group("g").target, 3);
     run.turn();
-    assert_eq!(
-        (slots(&run), run.waits_for("g")),
-        (vec![Some(0), Some(2)], Some(Waiting::Group(GroupWait::Slot)))
-    );
+    assert_eq!((slots(&run), run.waits_for("g")), (vec![Some(0), Some(2)], Some("slot")));
     run.gone(&[4]);
     assert_eq!(ended(&mut run), [(4, DeleteCause::ScaledDown)]);
     assert_eq!(run.slots_created(), []);
@@ -163,10 +150,7 @@ fn with_replace_gone_the_successor_waits_for_the_pod() {
         pod.deleting = true;
         end_with(1)(pod);
     });
-    assert_eq!(
-        (run.slots_created(), run.waits_for("g")),
-        (vec![], Some(Waiting::Group(GroupWait::ReplaceGone)))
-    );
+    assert_eq!((run.slots_created(), run.waits_for("g")), (vec![], Some("replace_gone")));
     run.gone(&[1]);
     assert_eq!(run.slots_created(), [(3, 0)]);
 }

@@ -12,7 +12,6 @@ use posse_core::model::pod::{Pod, StartProblem, StartProblemKind};
 use posse_core::model::refusal::RefusalClass;
 use posse_core::model::settings::{GroupSpec, Policy};
 use posse_core::model::task::{Task, TaskState};
-use posse_core::model::waiting::{ServerWait, Waiting};
 
 const SECOND: u64 = 1_000;
 /// How long a good task runs.
@@ -222,7 +221,7 @@ fn a_group_says_what_a_shape_waits_for() {
     let mut cluster = Cluster::new(policy(), group(0, Some(50)), Bad::Refused, &tasks);
     cluster.second();
     let waits = cluster.run.waits_for("g");
-    assert_eq!(waits, Some(Waiting::Server(ServerWait::Permanent)));
+    assert_eq!(waits, Some("permanent"));
     assert_eq!(cluster.run.group("g").message.as_deref(), Some("the server's own words (403)"));
 }
 

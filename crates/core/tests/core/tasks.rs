@@ -19,7 +19,7 @@ use posse_core::model::settings::{
 use posse_core::model::task::{
     ENDED_TASKS_MAX, OPEN_TASKS_MAX, Task, TaskOutcome, TaskState, TaskStatus,
 };
-use posse_core::model::waiting::{GroupWait, ServerWait, Waiting};
+use posse_core::model::waiting::{GroupWait, Waiting};
 
 pub(super) fn group(target: u32, max: Option<u32>) -> GroupSpec {
     GroupSpec { max, ..spec("g", target) }
@@ -168,7 +168,7 @@ fn with_scale_down_pending_waiting_tasks_end_no_running_executor() {
     assert_eq!(creates(&mut run).len(), 2);
     run.target("g", 1);
     assert_eq!((run.group("g").running, run.take()), (3, vec![]));
-    assert_eq!(run.waits_for("g"), Some(Waiting::Group(GroupWait::ScaleDownPending)));
+    assert_eq!(run.waits_for("g"), Some("scale_down_pending"));
 }
 
 /// Its pod gets that memory whatever the group's step is.
@@ -422,7 +422,7 @@ fn a_refused_task_fails_alone_once_the_template_has_proved_good() {
     assert_eq!((new.len(), new[0].1.as_str()), (1, "bad2"), "the group is not slowed down");
     run.refused(new[0].0, refusal(RefusalClass::Invalid, 422));
     // Another one soon shows whether the server refuses all pods now.
-    assert_eq!(run.waits_for("g"), Some(Waiting::Server(ServerWait::Permanent)));
+    assert_eq!(run.waits_for("g"), Some("permanent"));
     run.wait(2_000);
     let new = creates(&mut run);
     assert_eq!((new.len(), new[0].1.as_str()), (1, "next"));
@@ -476,7 +476,7 @@ fn a_refusal_of_all_pods_fails_no_task() {
         let new = creates(&mut run);
         assert_eq!(new.len(), 1);
         run.refused(new[0].0, refusal(RefusalClass::Invalid, 422));
-        assert_eq!(run.waits_for("g"), Some(Waiting::Server(ServerWait::Permanent)));
+        assert_eq!(run.waits_for("g"), Some("permanent"));
         run.wait(600_000);
     }
     let told = run.take_events();

@@ -481,8 +481,8 @@ impl Run {
         groups.into_iter().find(|group| group.group.as_str() == name).expect("a group")
     }
 
-    pub fn waits_for(&self, name: &str) -> Option<Waiting> {
-        self.group(name).waiting
+    pub fn waits_for(&self, name: &str) -> Option<&'static str> {
+        self.group(name).waiting.map(Waiting::as_str)
     }
 
     /// `n` running executors of that group; other actions are discarded.
