@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn an_outage_of_the_server_has_its_documented_form() {
+    fn events_of_the_server_and_its_nodes_have_their_documented_form() {
         check(
             Event::Cluster(ClusterEvent::ServerAvailable { since: Millis(1_000) }),
             r#""server_available","since":"2026-01-01T00:00:01.000Z""#,
@@ -345,6 +345,11 @@ mod tests {
         check(
             Event::Cluster(ClusterEvent::ServerUnavailable { message: "refused".into() }),
             r#""server_unavailable","message":"refused""#,
+        );
+        let (until, reason) = (Millis(1_000), LossReason::NodeLost);
+        check(
+            Event::Cluster(ClusterEvent::NodeAvoided { node: "n1".into(), until, reason }),
+            r#""node_avoided","node":"n1","until":"2026-01-01T00:00:01.000Z","reason":"node_lost""#,
         );
     }
 
@@ -416,58 +421,76 @@ mod tests {
         );
     }
 
-    #[test]
-    fn the_events_of_an_executor_have_their_documented_form() {
-        let nameless = Subject {
+    /// An event of an executor that has a uid: its name, and the facts of its own.
+    #[track_caller]
+    fn check_executor(event: ExecutorEvent, name: &str, facts: &str) {
+        let subject = Subject {
             group: GroupName::from("default"),
             id: ExecutorId(3),
-            uid: None,
+            uid: Some(Uid::new("u1")),
             pod: "w-a-exec-3".into(),
         };
-        let subject = Subject { uid: Some(Uid::new("u1")), ..nameless.clone() };
         let who = r#""group":"default","executor":3,"uid":"u1","pod":"w-a-exec-3""#;
+        check(Event::Executor(subject, event), &format!(r#""{name}",{who}{facts}"#));
+    }
 
+    #[test]
+    fn the_events_of_an_executor_have_their_documented_form() {
+        let (group, pod) = (GroupName::from("default"), "w-a-exec-3".into());
+        let nameless = Subject { group, id: ExecutorId(3), uid: None, pod };
         check(
             Event::Executor(nameless, ExecutorEvent::Requested),
             r#""executor_requested","group":"default","executor":3,"uid":null,"pod":"w-a-exec-3""#,
         );
-        check(
-            Event::Executor(
-                subject.clone(),
-                ExecutorEvent::Running {
-                    node: Some("n1".into()),
-                    ip: Some([10, 0, 0, 1].into()),
-                    host_ip: Some([192, 168, 0, 1].into()),
-                    requested_at: None,
-                },
-            ),
-            &format!(
-                r#""executor_running",{who},"node":"n1","ip":"10.0.0.1","host_ip":"192.168.0.1""#
-            ),
+        check_executor(
+            ExecutorEvent::Running {
+                node: Some("n1".into()),
+                ip: Some([10, 0, 0, 1].into()),
+                host_ip: Some([192, 168, 0, 1].into()),
+                requested_at: None,
+            },
+            "executor_running",
+            r#","node":"n1","ip":"10.0.0.1","host_ip":"192.168.0.1""#,
         );
-        check(
-            Event::Executor(
-                subject.clone(),
-                ExecutorEvent::Lost {
-                    node: None,
-                    reason: LossReason::OomKilled,
-                    budget: Some(Budget::App),
-                    exit_code: Some(137),
-                    message: "a \"b\"\n".into(),
-                },
-            ),
-            &format!(
-                r#""executor_lost",{who},"node":null,"reason":"oom_killed","caused_by_app":true,"exit_code":137,"message":"a \"b\"\n","budget":"app""#
-            ),
+        check_executor(
+            ExecutorEvent::Lost {
+                node: None,
+                reason: LossReason::OomKilled,
+                budget: Some(Budget::App),
+                exit_code: Some(137),
+                message: "a \"b\"\n".into(),
+            },
+            "executor_lost",
+            r#","node":null,"reason":"oom_killed","caused_by_app":true,"exit_code":137,"message":"a \"b\"\n","budget":"app""#,
         );
-        check(
-            Event::Executor(subject.clone(), ExecutorEvent::Completed { node: Some("n1".into()) }),
-            &format!(r#""executor_completed",{who},"node":"n1""#),
+        let node = Some("n1".to_owned());
+        let completed = ExecutorEvent::Completed { node: node.clone() };
+        check_executor(completed, "executor_completed", r#","node":"n1""#);
+        let deleted = ExecutorEvent::Deleted { cause: DeleteCause::ScaledDown };
+        check_executor(deleted, "executor_deleted", r#","cause":"scaled_down""#);
+        let (deadline, message) = (Millis(30_000), "a drain".to_owned());
+        check_executor(
+            ExecutorEvent::Ending { node, reason: LossReason::Evicted, message, deadline },
+            "executor_ending",
+            r#","node":"n1","reason":"evicted","message":"a drain","deadline":"2026-01-01T00:00:30.000Z""#,
         );
-        check(
-            Event::Executor(subject, ExecutorEvent::Deleted { cause: DeleteCause::ScaledDown }),
-            &format!(r#""executor_deleted",{who},"cause":"scaled_down""#),
+        check_executor(
+            ExecutorEvent::Draining { cause: DeleteCause::Killed, until: deadline },
+            "executor_draining",
+            r#","cause":"killed","until":"2026-01-01T00:00:30.000Z""#,
         );
+    }
+
+    #[test]
+    fn what_executors_say_and_get_has_its_documented_form() {
+        let log = ExecutorEvent::Log { lines: vec!["a".into(), "\"b\"".into()], message: None };
+        check_executor(log, "executor_log", r#","log":["a","\"b\""],"message":null"#);
+        let no_log = ExecutorEvent::Log { lines: Vec::new(), message: Some("x".into()) };
+        check_executor(no_log, "executor_log", r#","log":[],"message":"x""#);
+        let grown = ExecutorEvent::MemoryGrown { memory: "1280Mi".into(), message: None };
+        check_executor(grown, "memory_grown", r#","memory":"1280Mi","message":null"#);
+        let skipped = ExecutorEvent::SlotSkipped { slot: 2, skipped: 0, held_by: ExecutorId(1) };
+        check_executor(skipped, "slot_skipped", r#","slot":2,"skipped":0,"held_by":1"#);
     }
 
     #[test]
@@ -540,95 +563,6 @@ mod tests {
         check(
             Event::Run(RunEvent::CredentialsFailed { name, message: "no KDC".into(), until }),
             r#""credentials_failed","message":"no KDC","name":"hdfs","until":"2026-01-01T00:00:01.000Z""#,
-        );
-    }
-
-    #[test]
-    fn events_about_memory_and_nodes() {
-        let group = GroupName::from("default");
-        let subject = Subject { group, id: ExecutorId(3), uid: None, pod: "w-a-exec-3".into() };
-        let who = r#""group":"default","executor":3,"uid":null,"pod":"w-a-exec-3""#;
-        check(
-            Event::Executor(
-                subject.clone(),
-                ExecutorEvent::MemoryGrown { memory: "1280Mi".into(), message: None },
-            ),
-            &format!(r#""memory_grown",{who},"memory":"1280Mi","message":null"#),
-        );
-        check(
-            Event::Executor(
-                subject,
-                ExecutorEvent::SlotSkipped { slot: 2, skipped: 0, held_by: ExecutorId(1) },
-            ),
-            &format!(r#""slot_skipped",{who},"slot":2,"skipped":0,"held_by":1"#),
-        );
-        check(
-            Event::Cluster(ClusterEvent::NodeAvoided {
-                node: "n1".into(),
-                until: Millis(1_000),
-                reason: LossReason::NodeLost,
-            }),
-            r#""node_avoided","node":"n1","until":"2026-01-01T00:00:01.000Z","reason":"node_lost""#,
-        );
-    }
-
-    #[test]
-    fn the_event_of_an_announced_end() {
-        let subject = Subject {
-            group: GroupName::from("g"),
-            id: ExecutorId(3),
-            uid: Some(Uid::new("u1")),
-            pod: "w-a-exec-3".into(),
-        };
-        let event = ExecutorEvent::Ending {
-            node: Some("n1".into()),
-            reason: LossReason::Evicted,
-            message: "a drain".into(),
-            deadline: Millis(30_000),
-        };
-        check(
-            Event::Executor(subject, event),
-            r#""executor_ending","group":"g","executor":3,"uid":"u1","pod":"w-a-exec-3","node":"n1","reason":"evicted","message":"a drain","deadline":"2026-01-01T00:00:30.000Z""#,
-        );
-    }
-
-    #[test]
-    fn the_event_of_a_draining_executor() {
-        let subject = Subject {
-            group: GroupName::from("g"),
-            id: ExecutorId(3),
-            uid: Some(Uid::new("u1")),
-            pod: "w-a-exec-3".into(),
-        };
-        let (cause, until) = (DeleteCause::Killed, Millis(30_000));
-        check(
-            Event::Executor(subject, ExecutorEvent::Draining { cause, until }),
-            r#""executor_draining","group":"g","executor":3,"uid":"u1","pod":"w-a-exec-3","cause":"killed","until":"2026-01-01T00:00:30.000Z""#,
-        );
-    }
-
-    #[test]
-    fn the_event_with_the_end_of_a_log() {
-        let subject = Subject {
-            group: GroupName::from("default"),
-            id: ExecutorId(3),
-            uid: Some(Uid::new("u1")),
-            pod: "w-a-exec-3".into(),
-        };
-        let who = r#""group":"default","executor":3,"uid":"u1","pod":"w-a-exec-3""#;
-        check(
-            Event::Executor(
-                subject.clone(),
-                ExecutorEvent::Log { lines: vec!["a".into(), "\"b\"".into()], message: None },
-            ),
-            &format!(r#""executor_log",{who},"log":["a","\"b\""],"message":null"#),
-        );
-        check(
-            Event::Executor(
-                subject,
-                ExecutorEvent::Log { lines: Vec::new(), message: Some("x".into()) },
-            ),
-            &format!(r#""executor_log",{who},"log":[],"message":"x""#),
         );
     }
 }
