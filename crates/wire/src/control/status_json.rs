@@ -409,8 +409,6 @@ mod tests {
     use posse_base::time::Millis;
     use posse_core::model::ids::ExecutorId;
 
-    /// The same, as a client reads it. Its clock starts at 1970.
-
     #[test]
     fn fields_are_as_documented_and_read_back() {
         let identity = RunNames {

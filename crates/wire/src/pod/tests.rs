@@ -583,7 +583,6 @@ fn the_pods_that_a_queue_keeps_are_known() {
 
 #[test]
 fn what_holds_a_pod_and_who_has_taken_it_is_read() {
-    let labels = r#""posse.dev/app":"wordcount","posse.dev/instance":"ab3de","app.kubernetes.io/component":"executor""#;
     let owner = |kind: &str, is_controller: bool| {
         format!(r#"[{{"kind":"{kind}","name":"web-abc","uid":"w","controller":{is_controller}}}]"#)
     };
@@ -595,25 +594,22 @@ fn what_holds_a_pod_and_who_has_taken_it_is_read() {
         (both, owner("ReplicaSet", true), (Some("x/y, a/b"), Some("ReplicaSet web-abc"))),
         (r#"["kueue.x-k8s.io/managed"]"#, owner("ReplicaSet", false), (None, None)),
     ] {
-        let json = format!(
-            r#"{{"metadata":{{"name":"p","uid":"u","deletionTimestamp":"2026-01-01T00:00:00Z","finalizers":{finalizers},"ownerReferences":{owners},"labels":{{{labels}}}}}}}"#
+        let rest = format!(
+            r#","deletionTimestamp":"2026-01-01T00:00:00Z","finalizers":{finalizers},"ownerReferences":{owners}"#
         );
-        let pod = ours(&json);
-        assert_eq!((pod.held_by(), pod.adopter()), want, "{json}");
+        let pod = ours(&minimal(&rest, r#""status":null"#));
+        assert_eq!((pod.held_by(), pod.adopter()), want, "{rest}");
     }
 }
 
 #[test]
 fn the_grace_periods_are_read() {
-    let labels = r#""labels":{"posse.dev/app":"wordcount","posse.dev/instance":"ab3de","posse.dev/group":"g","posse.dev/executor-id":"1","app.kubernetes.io/component":"executor"}"#;
     for (meta, spec, want) in [
         ("", "", (30, 0)),
-        (r#""deletionGracePeriodSeconds":10,"#, r#""terminationGracePeriodSeconds":45"#, (45, 10)),
-        (r#""deletionGracePeriodSeconds":-1,"#, r#""terminationGracePeriodSeconds":null"#, (30, 0)),
+        (r#","deletionGracePeriodSeconds":10"#, r#""terminationGracePeriodSeconds":45"#, (45, 10)),
+        (r#","deletionGracePeriodSeconds":-1"#, r#""terminationGracePeriodSeconds":null"#, (30, 0)),
     ] {
-        let json =
-            format!(r#"{{"metadata":{{"name":"p","uid":"u",{meta}{labels}}},"spec":{{{spec}}}}}"#);
-        let pod = ours(&json);
-        assert_eq!((pod.grace_s, pod.deletion_grace_s), want, "{json}");
+        let pod = ours(&minimal(meta, &format!(r#""spec":{{{spec}}}"#)));
+        assert_eq!((pod.grace_s, pod.deletion_grace_s), want, "{meta} {spec}");
     }
 }
