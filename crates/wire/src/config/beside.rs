@@ -22,7 +22,7 @@ pub(super) fn beside(group: &Section<'_>) -> Result<Option<Beside>, ConfigError>
     let Some(section) = map_at(group, "beside", KEYS)? else { return Ok(None) };
     let given = section.section("labels")?;
     let mut labels = BTreeMap::new();
-    for entry in given.entries() {
+    for entry in given.entries {
         let expected = || given.expected(&entry.key, &entry.value, Text);
         let value = entry.value.scalar().ok_or_else(expected)?;
         if !names::is_label_pair(&entry.key, &value) {

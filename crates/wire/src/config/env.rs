@@ -33,17 +33,13 @@ fn env_pair(section: &Section<'_>, entry: &Entry) -> Result<Value, ConfigError> 
     if let Some(why) = variable_error(key) {
         return Err(section.error("env", why));
     }
-    let value = value.scalar().ok_or_else(|| {
-        let path = section.path_of("env");
-        let message =
-            format!("{path}.{key}: expected a text (\"\" for none), found {}", value.describe());
-        ConfigError { file: section.file.to_owned(), at: *at, message }
-    })?;
-    if let Some(why) = variable_too_long(key, &value) {
-        let message = format!("{}.{key}: {why}", section.path_of("env"));
-        return Err(ConfigError { file: section.file.to_owned(), at: *at, message });
+    let map = section.section("env")?;
+    let wrong = || map.expected(key, value, "a text (\"\" for none)");
+    let text = value.scalar().ok_or_else(|| ConfigError { at: *at, ..wrong() })?;
+    if let Some(why) = variable_too_long(key, &text) {
+        return Err(ConfigError { at: *at, ..map.error(key, why) });
     }
-    Ok(json!({ "name": key, "value": value }))
+    Ok(json!({ "name": key, "value": text }))
 }
 
 fn env_item(section: &Section<'_>, i: usize, item: &Node) -> Result<Value, ConfigError> {

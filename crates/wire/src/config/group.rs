@@ -398,15 +398,11 @@ fn resources(section: &Section<'_>) -> Result<Option<Value>, ConfigError> {
     let inner = section.section("resources")?;
     inner.only(&["limits", "requests"])?;
     for part in ["limits", "requests"] {
-        for entry in inner.section(part)?.entries() {
+        let part = inner.section(part)?;
+        for entry in part.entries {
             if entry.value.scalar().is_none_or(|text| Quantity::parse(&text).is_none()) {
-                let path = inner.path_of(part);
-                let found = entry.value.describe();
-                let message = format!(
-                    "{path}.{}: expected an amount like 1 or 4Gi, found {found}",
-                    entry.key
-                );
-                return Err(ConfigError { file: section.file.to_owned(), at: entry.at, message });
+                let wrong = part.expected(&entry.key, &entry.value, "an amount like 1 or 4Gi");
+                return Err(ConfigError { at: entry.at, ..wrong });
             }
         }
     }

@@ -74,7 +74,7 @@ const PLACES_MAX: usize = 3;
 pub(super) fn only(section: &Section<'_>, keys: &[Key]) -> Result<(), ConfigError> {
     let mut known: Vec<&str> = keys.iter().map(|key| key.name).collect();
     known.sort_unstable();
-    let here = place_of_path(section.path());
+    let here = place_of_path(&section.path);
     section.only_or(&known, |key| removed(key, &here).or_else(|| hint(key, &here, &known)))
 }
 

@@ -26,21 +26,12 @@ pub(super) fn pairs_but(
     error_in: impl Fn(&str, &str) -> Option<String>,
 ) -> Result<Vec<(String, String)>, ConfigError> {
     let pairs = pairs(section, key)?;
-    for (name, value) in &pairs {
+    for (entry, (name, value)) in section.section(key)?.entries.iter().zip(&pairs) {
         if let Some(why) = error_in(name, value) {
-            let map = section.section(key)?;
-            let entry = map.entries().iter().find(|entry| entry.key == *name);
-            let mut error = section.error(key, why);
-            error.at = entry.map_or(error.at, |entry| entry.at);
-            return Err(error);
+            return Err(ConfigError { at: entry.at, ..section.error(key, why) });
         }
     }
     Ok(pairs)
-}
-
-/// Labels without posse's own.
-pub(super) fn labels(section: &Section<'_>) -> Result<Vec<(String, String)>, ConfigError> {
-    labels_but(section, |_, _| None)
 }
 
 /// Labels without posse's own, and without those in which `error_in` finds something.

@@ -89,9 +89,9 @@ pub(super) fn word(node: &Node) -> Option<String> {
 pub struct Section<'a> {
     pub file: &'a str,
     /// Path of this map, like `executors[0]`. Empty at the top.
-    path: String,
+    pub(super) path: String,
     at: Position,
-    entries: &'a [Entry],
+    pub entries: &'a [Entry],
 }
 
 impl<'a> Section<'a> {
@@ -109,11 +109,6 @@ impl<'a> Section<'a> {
         Ok(Self { file, path, at: node.at, entries })
     }
 
-    /// All keys with their values.
-    pub fn entries(&self) -> &'a [Entry] {
-        self.entries
-    }
-
     /// Full path of a key.
     pub fn path_of(&self, key: &str) -> String {
         match self.path.as_str() {
@@ -129,11 +124,6 @@ impl<'a> Section<'a> {
         ConfigError { file: self.file.to_owned(), at, message }
     }
 
-    /// Its path, empty at the top.
-    pub fn path(&self) -> &str {
-        &self.path
-    }
-
     /// Rejects the first key that is not in `known`.
     pub fn only(&self, known: &[&str]) -> Result<(), ConfigError> {
         self.only_or(known, |key| did_you_mean(key, known.iter().copied(), SIMILARITY_MIN))
@@ -147,12 +137,11 @@ impl<'a> Section<'a> {
     ) -> Result<(), ConfigError> {
         let unknown = self.entries.iter().find(|entry| !known.contains(&entry.key.as_str()));
         let Some(Entry { at, key, value: _ }) = unknown else { return Ok(()) };
-        let (path, hint) = (self.path_of(key), hint(key).unwrap_or_default());
-        let mut message = format!("{path}: unknown key{hint}");
+        let mut message = format!("unknown key{}", hint(key).unwrap_or_default());
         if !known.is_empty() {
             message.push_str(&format!("; known here: {}", known.join(", ")));
         }
-        Err(ConfigError { file: self.file.to_owned(), at: *at, message })
+        Err(ConfigError { at: *at, ..self.error(key, message) })
     }
 
     /// The value of a key. Null counts as absent.
@@ -246,14 +235,8 @@ impl<'a> Section<'a> {
     pub fn texts(&self, key: &str) -> Result<Option<Vec<String>>, ConfigError> {
         let Some(items) = self.list(key)? else { return Ok(None) };
         let text = |(i, item): (usize, &Node)| {
-            item.scalar().ok_or_else(|| {
-                let message = format!(
-                    "{}[{i}]: expected a text, found {}",
-                    self.path_of(key),
-                    item.describe()
-                );
-                ConfigError { file: self.file.to_owned(), at: item.at, message }
-            })
+            let wrong = || self.expected(&format!("{key}[{i}]"), item, Type::Text);
+            item.scalar().ok_or_else(|| ConfigError { at: item.at, ..wrong() })
         };
         items.iter().enumerate().map(text).collect::<Result<_, _>>().map(Some)
     }
@@ -263,10 +246,9 @@ impl<'a> Section<'a> {
         let words = self.texts(key)?;
         for (i, word) in words.iter().flatten().enumerate() {
             if let Some(why) = argument_error(word.len()) {
-                let message = format!("{}[{i}]: {why}", self.path_of(key));
                 let item = self.list(key)?.and_then(|items| items.get(i));
                 let at = item.map_or(self.at, |item| item.at);
-                return Err(ConfigError { file: self.file.to_owned(), at, message });
+                return Err(ConfigError { at, ..self.error(&format!("{key}[{i}]"), why) });
             }
         }
         match arguments_error(words.iter().flatten().map(String::len)) {

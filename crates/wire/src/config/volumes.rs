@@ -3,7 +3,7 @@
 use crate::config::key::Preset::Is;
 use crate::config::key::Type::{Amount, Name, Pairs, Path, Text, Words};
 use crate::config::key::{Key, key, none, told, words};
-use crate::config::pairs::{labels, pairs};
+use crate::config::pairs::{labels_but, pairs};
 use crate::config::section::{ConfigError, Section};
 use crate::config::{checked, only};
 use crate::names;
@@ -84,7 +84,7 @@ fn volume(section: &Section<'_>) -> Result<SlotVolume, ConfigError> {
         access: section.word("access", &ACCESS, ACCESS[0].1)?.to_owned(),
         mount: checked(section, "mount", mount_error)?,
         keep: section.word("keep", &KEEP, KeepVolume::Run)?,
-        labels: labels(section)?,
+        labels: labels_but(section, |_, _| None)?,
         annotations: pairs(section, "annotations")?,
     })
 }

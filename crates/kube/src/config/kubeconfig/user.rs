@@ -60,7 +60,7 @@ impl RawUser {
     pub(super) fn read(user: &Section<'_>) -> Result<Self, section::ConfigError> {
         let extra = user.section("as-user-extra")?;
         let mut as_user_extra = BTreeMap::new();
-        for Entry { key, .. } in extra.entries() {
+        for Entry { key, .. } in extra.entries {
             as_user_extra.insert(key.clone(), extra.texts(key)?.unwrap_or_default());
         }
         Ok(Self {
