@@ -214,30 +214,24 @@ impl Template {
     }
 
     fn check_containers(&self) -> Result<(), TemplateError> {
-        let containers = match self.spec.get("containers") {
-            None | Some(Value::Null) => {
-                let message = "is missing; a pod needs at least one container".to_owned();
-                return Err(self.fail("spec.containers", message));
-            }
-            Some(Value::Array(containers)) => containers,
-            Some(other) => {
-                let message = format!("expected a list, found {}", describe(other));
-                return Err(self.fail("spec.containers", message));
-            }
+        let needed = |what: &str| {
+            Err(self.fail("spec.containers", format!("{what}; a pod needs at least one container")))
         };
-        if containers.is_empty() {
-            let message = "is empty; a pod needs at least one container".to_owned();
-            return Err(self.fail("spec.containers", message));
-        }
-        self.check_each("containers", containers)?;
-        match self.spec.get("initContainers") {
-            None | Some(Value::Null) => Ok(()),
-            Some(Value::Array(containers)) => self.check_each("initContainers", containers),
-            Some(other) => {
-                let message = format!("expected a list, found {}", describe(other));
-                Err(self.fail("spec.initContainers", message))
+        for (list, is_needed) in [("containers", true), ("initContainers", false)] {
+            match self.spec.get(list) {
+                None | Some(Value::Null) if is_needed => return needed("is missing"),
+                None | Some(Value::Null) => {}
+                Some(Value::Array(all)) if is_needed && all.is_empty() => {
+                    return needed("is empty");
+                }
+                Some(Value::Array(containers)) => self.check_each(list, containers)?,
+                Some(other) => {
+                    let message = format!("expected a list, found {}", describe(other));
+                    return Err(self.fail(&format!("spec.{list}"), message));
+                }
             }
         }
+        Ok(())
     }
 
     fn check_each(&self, list: &str, containers: &[Value]) -> Result<(), TemplateError> {
