@@ -8,7 +8,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::control::task::TaskJson;
+use crate::control::task::{TaskJson, is_zero};
 use posse_core::model::fact::{EndedWork, Fact, Knowledge, Progress, Target, Topic, end_reason};
 use posse_core::model::ids::{ExecutorId, GroupName, STORED_ID_MAX};
 use posse_core::model::settings::EXECUTORS_MAX;
@@ -132,10 +132,6 @@ struct WorkJson {
 
 const fn first() -> u32 {
     1
-}
-
-fn is_zero(n: &u32) -> bool {
-    *n == 0
 }
 
 fn is_first(attempt: &u32) -> bool {

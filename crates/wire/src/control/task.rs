@@ -228,7 +228,7 @@ struct Annotation {
     attempt: u32,
     #[serde(default)]
     retries_left: u32,
-    #[serde(default, skip_serializing_if = "is_first")]
+    #[serde(default, skip_serializing_if = "is_zero")]
     round: u32,
     #[serde(flatten)]
     task: TaskJson,
@@ -288,8 +288,8 @@ impl From<TaskJson> for Task {
     }
 }
 
-fn is_first(round: &u32) -> bool {
-    *round == 0
+pub(super) fn is_zero(n: &u32) -> bool {
+    *n == 0
 }
 
 /// The contents without what a pod has behind it.

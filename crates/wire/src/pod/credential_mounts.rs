@@ -4,6 +4,7 @@ use std::fmt;
 
 use serde_json::{Map, Value, json};
 
+use crate::pod::placeholders;
 use crate::pod::template::{Template, TemplateError, containers_mut};
 
 /// The folder into which the command writes.
@@ -88,12 +89,9 @@ impl Credentials {
 /// The first `{{WORD}}` in a text that is not one of `known`.
 pub fn unknown_placeholder<'t>(text: &'t str, known: &[&str]) -> Option<&'t str> {
     text.match_indices("{{").find_map(|(at, _)| {
-        let end = at + text[at..].find("}}")? + "}}".len();
-        let word = &text[at..end];
-        let inner = &word[2..word.len() - 2];
-        let is_word =
-            !inner.is_empty() && inner.bytes().all(|c| c.is_ascii_uppercase() || c == b'_');
-        (is_word && !known.contains(&word)).then_some(word)
+        let word = placeholders::word(&text[at..])?;
+        let word = &text[at..at + "{{".len() + word.len() + "}}".len()];
+        (!known.contains(&word)).then_some(word)
     })
 }
 

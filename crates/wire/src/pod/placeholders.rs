@@ -116,7 +116,7 @@ fn check_spelling(text: &str) -> Result<(), PlaceholderError> {
 }
 
 /// The X of a text that starts with `{{X}}`.
-fn word(text: &str) -> Option<&str> {
+pub(super) fn word(text: &str) -> Option<&str> {
     let text = text.strip_prefix("{{")?;
     let len = text.bytes().take_while(|c| c.is_ascii_uppercase() || *c == b'_').count();
     (len > 0 && text[len..].starts_with("}}")).then(|| &text[..len])
