@@ -1,6 +1,6 @@
 //! The messages of `pods/exec`: channels of a WebSocket (protocols v4 and v5), and how a command ended.
 
-use serde::Deserialize;
+use serde_json::Value;
 
 /// The subprotocols that we speak, the best one first. v5 adds the closing of a single channel
 /// (KEP-4006); nothing else differs.
@@ -59,47 +59,28 @@ pub enum CommandEnd {
     Failed(String),
 }
 
-#[derive(Deserialize)]
-struct RawStatus {
-    status: String,
-    #[serde(default)]
-    message: String,
-    #[serde(default)]
-    reason: String,
-    #[serde(default)]
-    details: RawDetails,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct RawDetails {
-    causes: Vec<RawCause>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct RawCause {
-    reason: String,
-    message: String,
-}
-
 /// Reads the message of the error channel. The exit code is a cause of the Status
 /// (k8s.io/kubelet, `remotecommand`: reason `NonZeroExitCode`, cause `ExitCode`).
 pub fn command_end(content: &[u8]) -> CommandEnd {
-    let Ok(status) = serde_json::from_slice::<RawStatus>(content) else {
-        let text = String::from_utf8_lossy(content);
-        return CommandEnd::Failed(format!("the status of the command cannot be read: {text}"));
+    let status: Value = serde_json::from_slice(content).unwrap_or_default();
+    let code = || {
+        let mut causes = status["details"]["causes"].as_array()?.iter();
+        let cause = causes.find(|cause| cause["reason"] == "ExitCode")?;
+        cause["message"].as_str()?.parse::<i64>().ok()
     };
-    if status.status == "Success" {
-        return CommandEnd::Exited(0);
-    }
-    let code = status.details.causes.iter().find(|cause| cause.reason == "ExitCode");
-    match code.and_then(|cause| cause.message.parse::<i64>().ok()) {
+    match (status["status"].as_str(), code()) {
+        (None, _) => {
+            let text = String::from_utf8_lossy(content);
+            CommandEnd::Failed(format!("the status of the command cannot be read: {text}"))
+        }
+        (Some("Success"), _) => CommandEnd::Exited(0),
         // Exit codes are bytes, but the field may contain any number.
-        Some(code) if status.reason == "NonZeroExitCode" => {
+        (Some(_), Some(code)) if status["reason"] == "NonZeroExitCode" => {
             CommandEnd::Exited(u8::try_from(code & 0xff).unwrap_or(u8::MAX))
         }
-        Some(_) | None => CommandEnd::Failed(status.message),
+        (Some(_), _) => {
+            CommandEnd::Failed(status["message"].as_str().unwrap_or_default().to_owned())
+        }
     }
 }
 

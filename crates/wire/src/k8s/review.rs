@@ -1,7 +1,7 @@
 //! SelfSubjectAccessReview (may I do this?) and /version.
 
-use serde::{Deserialize, Serialize};
-use serde_json::json;
+use serde::Serialize;
+use serde_json::{Value, json};
 
 use crate::error::WireError;
 
@@ -40,29 +40,17 @@ pub fn question(access: Access<'_>) -> Vec<u8> {
 
 /// Reads the answer to an access review.
 pub fn decision(bytes: &[u8]) -> Result<AccessDecision, WireError> {
-    #[derive(Deserialize)]
-    struct RawReview {
-        status: Option<RawStatus>,
-    }
-    #[derive(Deserialize)]
-    struct RawStatus {
-        allowed: Option<bool>,
-        reason: Option<String>,
-    }
-    let status = serde_json::from_slice::<RawReview>(bytes)?.status;
-    let status = status.ok_or(WireError::Missing("status"))?;
-    let allowed = status.allowed.ok_or(WireError::Missing("status.allowed"))?;
-    Ok(AccessDecision { allowed, reason: status.reason.unwrap_or_default() })
+    let review: Value = serde_json::from_slice(bytes)?;
+    let status = review.get("status").ok_or(WireError::Missing("status"))?;
+    let allowed = status["allowed"].as_bool().ok_or(WireError::Missing("status.allowed"))?;
+    let reason = status["reason"].as_str().unwrap_or_default().to_owned();
+    Ok(AccessDecision { allowed, reason })
 }
 
 /// Reads `gitVersion` from the answer of /version.
 pub fn git_version(bytes: &[u8]) -> Result<String, WireError> {
-    #[derive(Deserialize)]
-    #[serde(rename_all = "camelCase")]
-    struct RawVersion {
-        git_version: Option<String>,
-    }
-    let version = serde_json::from_slice::<RawVersion>(bytes)?.git_version;
+    let version: Value = serde_json::from_slice(bytes)?;
+    let version = version["gitVersion"].as_str().map(str::to_owned);
     version.ok_or(WireError::Missing("gitVersion"))
 }
 
