@@ -1,6 +1,5 @@
 //! Reads protobuf (<https://protobuf.dev/programming-guides/encoding>): what the API server sends to a client
-//! that accepts it, and what kubectl sends to the embedded cluster. A field is skipped by its length, so
-//! that a pod is read several times as fast as from JSON.
+//! that accepts it. A field is skipped by its length, so that a pod is read several times as fast as from JSON.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -40,63 +39,40 @@ impl fmt::Display for ProtobufError {
     }
 }
 
-impl From<ProtobufError> for String {
-    fn from(error: ProtobufError) -> Self {
-        error.to_string()
+/// The message of an object of this kind, which is in the envelope of a body (`runtime.Unknown`). `None` if the body does
+/// not begin with the magic bytes: it is no protobuf.
+///
+/// # Errors
+/// The bytes after the magic ones are no envelope, or one of another kind, whose numbers are other fields.
+pub fn message_of<'a>(body: &'a [u8], kind: &str) -> Result<Option<&'a [u8]>, ProtobufError> {
+    let Some(bytes) = body.strip_prefix(MAGIC) else { return Ok(None) };
+    let (mut came, mut raw) = (Cow::default(), &bytes[..0]);
+    let mut reader = Reader { bytes };
+    while let Some((number, part)) = reader.next_field()? {
+        match (number, part) {
+            (1, Part::Bytes(bytes)) => came = kind_of(bytes)?,
+            (2, Part::Bytes(bytes)) => raw = bytes,
+            _ => {}
+        }
     }
+    if came == kind { Ok(Some(raw)) } else { Err(ProtobufError::Kind) }
 }
 
-/// The envelope of a body (`runtime.Unknown`).
-#[derive(Debug, Default, PartialEq, Eq)]
-pub struct Envelope<'a> {
-    pub api_version: Cow<'a, str>,
-    pub kind: Cow<'a, str>,
-    /// The object's message.
-    pub raw: &'a [u8],
+/// The kind of an object (`runtime.TypeMeta`).
+pub(crate) fn kind_of(bytes: &[u8]) -> Result<Cow<'_, str>, ProtobufError> {
+    text_field(bytes, 2)
 }
 
-impl<'a> Envelope<'a> {
-    /// The message of an object of this kind. `None` if the body does not begin with the magic bytes: it is no
-    /// protobuf.
-    ///
-    /// # Errors
-    /// The bytes after the magic ones are no envelope, or one of another kind, whose numbers are other fields.
-    pub fn message_of(body: &'a [u8], kind: &str) -> Result<Option<&'a [u8]>, ProtobufError> {
-        match body.strip_prefix(MAGIC).map(Self::read).transpose()? {
-            Some(envelope) if envelope.kind != kind => Err(ProtobufError::Kind),
-            envelope => Ok(envelope.map(|envelope| envelope.raw)),
+/// The text in the field of this number; empty without it.
+fn text_field(bytes: &[u8], wanted: u32) -> Result<Cow<'_, str>, ProtobufError> {
+    let mut reader = Reader { bytes };
+    let mut text = Cow::default();
+    while let Some((number, mut part)) = reader.next_field()? {
+        if number == wanted {
+            text = part.text()?;
         }
     }
-
-    /// Reads the bytes after the magic bytes.
-    ///
-    /// # Errors
-    /// They are no envelope.
-    pub fn read(bytes: &'a [u8]) -> Result<Self, ProtobufError> {
-        let mut envelope = Self::default();
-        let mut reader = Reader { bytes };
-        while let Some((number, part)) = reader.next_field()? {
-            match (number, part) {
-                (1, Part::Bytes(bytes)) => envelope.read_type(bytes)?,
-                (2, Part::Bytes(raw)) => envelope.raw = raw,
-                _ => {}
-            }
-        }
-        Ok(envelope)
-    }
-
-    /// Reads what the object is (`runtime.TypeMeta`).
-    pub(crate) fn read_type(&mut self, bytes: &'a [u8]) -> Result<(), ProtobufError> {
-        let mut reader = Reader { bytes };
-        while let Some((number, part)) = reader.next_field()? {
-            match number {
-                1 => self.api_version = part.text()?,
-                2 => self.kind = part.text()?,
-                _ => {}
-            }
-        }
-        Ok(())
-    }
+    Ok(text)
 }
 
 /// Reads a message.
@@ -138,18 +114,22 @@ impl<'a> Part<'a> {
     pub fn integer(self) -> Result<i64, ProtobufError> {
         self.bits().map(u64::cast_signed)
     }
+}
+
+impl<'a> Value<'a> for Part<'a> {
+    type Error = ProtobufError;
 
     /// Bytes that are not UTF-8 are replaced, as everywhere where the server does not check them.
-    pub fn text(self) -> Result<Cow<'a, str>, ProtobufError> {
+    fn text(&mut self) -> Result<Cow<'a, str>, ProtobufError> {
         let bytes = self.bytes()?;
         Ok(str::from_utf8(bytes).map_or_else(|_| String::from_utf8_lossy(bytes), Cow::Borrowed))
     }
 
-    /// `metav1.Time` and its like. `None` without fields: the zero time.
-    pub fn timestamp(self) -> Result<Option<Timestamp>, ProtobufError> {
+    /// `metav1.Time` and its like. Without fields it is the zero time, which JSON does not have.
+    fn time(&mut self) -> Result<Cow<'a, str>, ProtobufError> {
         let bytes = self.bytes()?;
         if bytes.is_empty() {
-            return Ok(None);
+            return Ok(Cow::default());
         }
         let (mut seconds, mut nanos) = (0, 0);
         let mut reader = Reader { bytes };
@@ -161,30 +141,12 @@ impl<'a> Part<'a> {
             }
         }
         let nanos = i32::try_from(nanos).unwrap_or_default();
-        Timestamp::new(seconds, nanos).map(Some).map_err(|_| ProtobufError::Time)
-    }
-}
-
-impl<'a> Value<'a> for Part<'a> {
-    type Error = ProtobufError;
-
-    fn text(&mut self) -> Result<Cow<'a, str>, ProtobufError> {
-        Part::text(*self)
-    }
-
-    fn time(&mut self) -> Result<Cow<'a, str>, ProtobufError> {
-        Ok(self.timestamp()?.map(|at| format!("{at:.0}").into()).unwrap_or_default())
+        let at = Timestamp::new(seconds, nanos).map_err(|_| ProtobufError::Time)?;
+        Ok(format!("{at:.0}").into())
     }
 
     fn quantity(&mut self) -> Result<Cow<'a, str>, ProtobufError> {
-        let mut reader = Reader { bytes: self.bytes()? };
-        let mut text = Cow::default();
-        while let Some((number, part)) = reader.next_field()? {
-            if number == 1 {
-                text = part.text()?;
-            }
-        }
-        Ok(text)
+        text_field(self.bytes()?, 1)
     }
 
     fn number(&mut self) -> Result<Option<i64>, ProtobufError> {
@@ -221,7 +183,7 @@ impl<'a> Value<'a> for Part<'a> {
     ) -> Result<(), ProtobufError> {
         let (mut key, mut value) = (Cow::default(), Part::Bytes(&[]));
         let mut reader = Reader { bytes: self.bytes()? };
-        while let Some((number, part)) = reader.next_field()? {
+        while let Some((number, mut part)) = reader.next_field()? {
             match number {
                 1 => key = part.text()?,
                 2 => value = part,

@@ -3,7 +3,7 @@
 
 use std::io::{self, BufRead, Read};
 
-use crate::protobuf::{Envelope, ProtobufError, number_of, varint};
+use crate::protobuf::{ProtobufError, kind_of, number_of, varint};
 
 /// Why it cannot be read.
 #[derive(Debug)]
@@ -47,9 +47,7 @@ pub fn read_object<E: From<StreamError>>(
         match number {
             1 => {
                 envelope.read(length, &mut bytes)?;
-                let mut of = Envelope::default();
-                of.read_type(&bytes).map_err(StreamError::from)?;
-                came = of.kind.into_owned();
+                came = kind_of(&bytes).map_err(StreamError::from)?.into_owned();
             }
             2 if came == kind => {
                 let mut object = Message { body: &mut *envelope.body, n_left: Some(length) };

@@ -10,7 +10,7 @@ use posse_core::model::pod_text::ETCD_BYTES_MAX;
 use posse_core::model::refusal::{Refusal, RefusalClass};
 use posse_encoding::fields::{Fields, Value};
 use posse_encoding::json;
-use posse_encoding::protobuf::{Envelope, MAGIC, message};
+use posse_encoding::protobuf::{MAGIC, message, message_of};
 
 /// Limit of a server's message, bytes.
 const MESSAGE_BYTES_MAX: usize = 4096;
@@ -123,7 +123,7 @@ pub fn refusal(
 
 /// Reads a Status. None: the body is another object.
 pub(super) fn read_status(body: &[u8]) -> Result<Option<RawApiStatus<'_>>, WireError> {
-    if let Some(status) = Envelope::message_of(body, "Status")? {
+    if let Some(status) = message_of(body, "Status")? {
         return Ok(Some(message(status)?));
     }
     let status: RawApiStatus<'_> = json::read(body)?.unwrap_or_default();

@@ -102,7 +102,7 @@ fn read(line: &[u8]) -> Result<RawLine<'_>, WireError> {
 fn read_message(message: &[u8]) -> Result<RawLine<'_>, WireError> {
     let (mut kind, mut object) = (None, None);
     let mut reader = Reader { bytes: message };
-    while let Some((number, part)) = reader.next_field()? {
+    while let Some((number, mut part)) = reader.next_field()? {
         match number {
             1 => kind = Some(Kind::of(&part.text()?)),
             // A `runtime.RawExtension`: its first field is a body.

@@ -18,7 +18,7 @@ use posse_core::model::settings::Restart;
 use posse_core::policy::loss::{self, TERMINATION_TARGET};
 use posse_core::policy::orphans::OrphanCandidate;
 use posse_encoding::json;
-use posse_encoding::protobuf::{Envelope, message};
+use posse_encoding::protobuf::{message, message_of};
 
 pub mod arguments;
 pub mod beside;
@@ -69,7 +69,7 @@ pub fn parse(bytes: &[u8], selection: &Selection) -> Result<PodAnswer, WireError
 
 /// Reads a pod from a body: protobuf if it begins so, else JSON. None for null.
 pub(super) fn read_pod(body: &[u8]) -> Result<Option<RawPod<'_>>, WireError> {
-    match Envelope::message_of(body, "Pod")? {
+    match message_of(body, "Pod")? {
         Some(pod) => Ok(Some(message(pod)?)),
         None => Ok(json::read(body)?),
     }
