@@ -184,9 +184,8 @@ fn name_scheduler(spec: &mut Map<String, Value>, name: &str) {
 mod tests {
     use super::*;
     use crate::pod::build::OwnerRef;
-    use crate::pod::build::tests::context;
+    use crate::pod::build::tests::{context, rendered};
     use crate::pod::template::Template;
-    use posse_core::model::pod_text::PodOverrides;
 
     const POD: &str = "{spec: {schedulerName: SCHEDULER, containers: [\
         {name: a, image: b, resources: {requests: {cpu: 500m, memory: 1Gi}, limits: {cpu: 1, gpu/x: 2}}}, \
@@ -205,8 +204,7 @@ mod tests {
             ..context()
         };
         let template = Template::parse("t.yaml", &POD.replace("SCHEDULER", scheduler)).unwrap();
-        let body = template.compile(&context).unwrap().render(1, 0, &PodOverrides::default());
-        (serde_json::from_slice(&body).unwrap(), context.pod_group())
+        (rendered(&template.compile(&context).unwrap()), context.pod_group())
     }
 
     #[test]
@@ -303,10 +301,7 @@ mod tests {
             initContainers: [{name: proxy, restartPolicy: Always, resources: {requests: {cpu: 500m, memory: 512Mi}}},
                 {name: fetch, resources: {requests: {memory: 4Gi}}}]}}";
         let template = Template::parse("t.yaml", text).unwrap();
-        let pod = |context: &PodContext| -> Value {
-            let body = template.compile(context).unwrap().render(1, 0, &PodOverrides::default());
-            serde_json::from_slice(&body).unwrap()
-        };
+        let pod = |context: &PodContext| rendered(&template.compile(context).unwrap());
         let told = |pod: &Value| pod["metadata"]["annotations"][YUNIKORN_TASK_GROUPS].to_string();
         let yunikorn = context_of(GangKind::Yunikorn);
         let mut created = pod(&yunikorn);

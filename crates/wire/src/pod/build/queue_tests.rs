@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::tests::{context, driver_pod};
+use super::tests::{context, driver_pod, rendered};
 use super::{PodContext, PodSettings};
 use crate::pod::template::Template;
 use posse_core::model::pod_text::PodOverrides;
@@ -63,8 +63,7 @@ fn a_queue_counts_the_executors_whoever_owns_them() {
         (theirs, queued, Some("team-a"), false, 1),
     ] {
         let compiled = template(labels).compile(&context).unwrap();
-        let pod: Value =
-            serde_json::from_slice(&compiled.render(1, 0, &PodOverrides::default())).unwrap();
+        let pod = rendered(&compiled);
         let metadata = &pod["metadata"];
         assert_eq!(metadata["labels"][name].as_str(), queue);
         assert_eq!(metadata["labels"][managed].as_str().is_some(), is_managed);

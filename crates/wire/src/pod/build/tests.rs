@@ -35,6 +35,11 @@ pub(crate) fn context() -> PodContext {
     }
 }
 
+/// The pod of executor 1 in slot 0.
+pub(crate) fn rendered(compiled: &Compiled) -> Value {
+    serde_json::from_slice(&compiled.render(1, 0, &PodOverrides::default())).unwrap()
+}
+
 pub(super) fn driver_pod() -> OwnerRef {
     OwnerRef::pod("driver", "3f2504e0-4f89-41d3-9a0c-0305e82c3301")
 }
@@ -308,8 +313,7 @@ fn the_drivers_port_needs_a_setting() {
     let template = Template::parse("t.yaml", text).unwrap();
     let args_and_env = |driver_port| {
         let compiled = template.compile(&PodContext { driver_port, ..context() }).unwrap();
-        let body = compiled.render(1, 0, &PodOverrides::default());
-        let pod: Value = serde_json::from_slice(&body).unwrap();
+        let pod = rendered(&compiled);
         let container = &pod["spec"]["containers"][0];
         let env = container["env"].as_array().unwrap().iter();
         let port = env.clone().find(|one| one["name"] == "POSSE_DRIVER_PORT").cloned();
@@ -347,12 +351,7 @@ fn resources_that_are_not_maps_are_errors() {
 #[test]
 fn a_pod_from_an_image_has_one_container() {
     let template = Template::from_image("posse.yaml: executors[0]", Some("x:1")).unwrap();
-    let pod: Value = serde_json::from_slice(&template.compile(&context()).unwrap().render(
-        1,
-        0,
-        &PodOverrides::default(),
-    ))
-    .unwrap();
+    let pod = rendered(&template.compile(&context()).unwrap());
     assert_eq!(pod["spec"]["containers"][0]["name"], "executor");
     assert_eq!(pod["spec"]["containers"][0]["image"], "x:1");
     let error = Template::from_image("posse.yaml: executors[0]", None).unwrap_err();
@@ -408,8 +407,7 @@ fn resources_replace_single_amounts() {
     };
     let text = "spec: {containers: [{name: c, resources: {limits: {cpu: 4, a.b/c: 1}}}]}";
     let template = Template::parse("t.yaml", text).unwrap().with_shorthands(shorthands);
-    let pod = template.compile(&context()).unwrap().render(1, 0, &PodOverrides::default());
-    let pod: Value = serde_json::from_slice(&pod).unwrap();
+    let pod = rendered(&template.compile(&context()).unwrap());
     let want = json!({
         "limits": { "cpu": 4, "a.b/c": 1, "nvidia.com/gpu": 2, "memory": "2Gi" },
         "requests": { "cpu": "100m", "memory": "2Gi" },
@@ -426,13 +424,7 @@ fn debug_prints_no_environment() {
     let text = "spec: {containers: [{name: b, env: [{name: OTHER, value: hunter2}]}]}";
     let template = Template::parse("t.yaml", text).unwrap().with_shorthands(shorthands.clone());
     let compiled = template.compile(&context()).unwrap();
-    assert!(
-        String::from_utf8(compiled.render(1, 0, &PodOverrides::default()))
-            .unwrap()
-            .matches("hunter2")
-            .count()
-            == 2
-    );
+    assert_eq!(rendered(&compiled).to_string().matches("hunter2").count(), 2);
     let shown = format!("{template:?}{compiled:?}{shorthands:?}");
     assert!(!shown.contains("hunter2"), "{shown}");
 }
@@ -529,8 +521,7 @@ fn max_age_becomes_the_pods_deadline() {
         let text = format!("spec: {{{theirs}containers: [{{name: a, image: x}}]}}");
         let compiled = Template::parse("t.yaml", &text).unwrap().compile(&context).unwrap();
         assert_eq!(compiled.warnings().len(), n_warnings, "{:?}", compiled.warnings());
-        let pod: Value =
-            serde_json::from_slice(&compiled.render(1, 0, &PodOverrides::default())).unwrap();
+        let pod = rendered(&compiled);
         assert_eq!(pod["spec"]["activeDeadlineSeconds"], 90);
         assert_eq!(pod["metadata"]["annotations"]["posse.dev/max-age"], "90s");
     }
@@ -612,8 +603,7 @@ fn placeholders_about_the_node_are_left_to_the_kubelet() {
     ] {
         let template = Template::parse("t.yaml", &container(field)).unwrap();
         let compiled = template.compile(&context()).unwrap();
-        let pod: Value =
-            serde_json::from_slice(&compiled.render(1, 0, &PodOverrides::default())).unwrap();
+        let pod = rendered(&compiled);
         assert_eq!(pod.pointer(&format!("{place}{at}")), Some(&json!(want)), "{field}");
     }
     for (text, at) in [

@@ -294,12 +294,11 @@ fn remove_volumes(
 mod tests {
     use super::*;
     use crate::pod::build::gang::{GangKind, PodGang};
-    use crate::pod::build::tests::context;
+    use crate::pod::build::tests::{context, rendered};
     use crate::pod::build::{PodContext, PodSettings};
     use crate::pod::credential_mounts::Credentials;
     use crate::pod::staged::Staged;
     use crate::pod::template::Template;
-    use posse_core::model::pod_text::PodOverrides;
     use serde_json::json;
 
     #[test]
@@ -342,8 +341,7 @@ mod tests {
             dropped, because they belong to one live pod";
         let named = "t.yaml: metadata.name: `s-0` is replaced: executors are named wordcount-k3f9x-exec-1 and so on";
         assert_eq!(compiled.warnings(), [words, named]);
-        let body = compiled.render(1, 0, &PodOverrides::default());
-        let pod: Value = serde_json::from_slice(&body).unwrap();
+        let pod = rendered(&compiled);
         assert_eq!(pod["metadata"]["labels"]["app"], "web");
         assert_eq!(pod["metadata"]["annotations"]["mine"], "1");
         for gone in [
@@ -422,9 +420,7 @@ mod tests {
             let made = |template: Value, context: &PodContext| {
                 let compiled =
                     Template::from_json("t.yaml", template).unwrap().compile(context).unwrap();
-                let pod: Value =
-                    serde_json::from_slice(&compiled.render(1, 0, &PodOverrides::default()))
-                        .unwrap();
+                let pod = rendered(&compiled);
                 (pod, compiled.warnings().len())
             };
             let (copy, _) = made(own, &first);
@@ -472,8 +468,7 @@ mod tests {
             let warning = &compiled.warnings()[0];
             let words = "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.matchFields: dropped";
             assert!(warning.contains(words), "{warning}");
-            let body = compiled.render(1, 0, &PodOverrides::default());
-            let pod: Value = serde_json::from_slice(&body).unwrap();
+            let pod = rendered(&compiled);
             let required = &pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"];
             assert_eq!(required["nodeSelectorTerms"], want);
             let left = pod["spec"]["tolerations"].as_array().unwrap().iter();

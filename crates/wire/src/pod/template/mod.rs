@@ -356,9 +356,8 @@ pub fn describe(value: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pod::build::tests::context;
+    use crate::pod::build::tests::{context, rendered};
     use crate::pod::build::{PodContext, PodSettings};
-    use posse_core::model::pod_text::PodOverrides;
 
     #[test]
     fn the_main_container_is_the_named_one_or_kubectls_default_or_the_first() {
@@ -378,8 +377,7 @@ mod tests {
             let image = Some("mine".to_owned());
             let template = template.with_shorthands(Shorthands { image, ..Shorthands::default() });
             let compiled = template.compile(&PodContext { settings, ..context() }).unwrap();
-            let pod = compiled.render(1, 0, &PodOverrides::default());
-            let pod: Value = serde_json::from_slice(&pod).unwrap();
+            let pod = rendered(&compiled);
             assert_eq!(pod["metadata"]["annotations"]["posse.dev/container"], want);
             let mut containers = pod["spec"]["containers"].as_array().unwrap().iter();
             assert_eq!(containers.find(|one| one["image"] == "mine").unwrap()["name"], want);
