@@ -11,12 +11,12 @@ use super::orphans::AppExecutors;
 use super::{CALL_TIMEOUT, OBJECT_BYTES_MAX, get, object_path, read};
 use crate::http::Http;
 use posse_core::model::ids::Uid;
+use posse_core::model::owner::Owner;
 use posse_core::model::pod::Pod;
 use posse_core::model::refusal::{Refusal, RefusalClass};
 use posse_wire::k8s::labels::{EXIT_CODE, LEADER, LEASED, RECORDED, TAKEOVER};
 use posse_wire::k8s::orphan::parse_owner;
 use posse_wire::k8s::status::Verb;
-use posse_wire::pod::JobName;
 use posse_wire::pod::build::OwnerRef;
 use posse_wire::pod::details::PodDetails;
 
@@ -27,7 +27,7 @@ const JOB_LABEL: &str = "job-name";
 #[derive(Clone, Debug)]
 pub struct DriverJob {
     objects: Objects,
-    job: JobName,
+    job: Owner,
     /// The driver's pod.
     pod: Uid,
     pod_name: String,

@@ -41,7 +41,6 @@ pub fn parse_job(bytes: &[u8]) -> Result<OwnerFacts, WireError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pod::JobName;
     use posse_core::model::owner::{Owner, OwnerKind};
 
     #[test]
@@ -98,11 +97,7 @@ mod tests {
         }
     }
 
-    fn facts(
-        phase: Phase,
-        is_deleting: bool,
-        job: Option<JobName>,
-    ) -> Result<OwnerFacts, WireError> {
+    fn facts(phase: Phase, is_deleting: bool, job: Option<Owner>) -> Result<OwnerFacts, WireError> {
         Ok(OwnerFacts { uid: Uid::new("o1"), phase, is_deleting, job })
     }
 
@@ -117,7 +112,7 @@ mod tests {
             "ownerReferences":[{"kind":"Job","name":"x","uid":"j0"},
                                {"kind":"Job","name":"d","uid":"j1","controller":true}]},
             "status":{"phase":"Running"}}"#;
-        let job = JobName { name: "d".to_owned(), uid: Uid::new("j1") };
+        let job = Owner { kind: OwnerKind::Job, name: "d".to_owned(), uid: Uid::new("j1") };
         assert_eq!(parse_owner(of_job), facts(Phase::Running, true, Some(job)));
         // The driver has ended, and another container runs on.
         for (code, want) in [(0, Phase::Succeeded), (3, Phase::Failed)] {

@@ -83,14 +83,7 @@ pub struct OwnerFacts {
     /// It has a deletionTimestamp.
     pub is_deleting: bool,
     /// The Job that controls it.
-    pub job: Option<JobName>,
-}
-
-/// A Job, as its pods name it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct JobName {
-    pub name: String,
-    pub uid: Uid,
+    pub job: Option<Owner>,
 }
 
 impl RawPod<'_> {
@@ -162,12 +155,12 @@ impl RawPod<'_> {
             return Err(WireError::Missing("metadata.uid"));
         }
         let controller = meta.owner_references.iter().find(|owner| owner.is_controller);
-        let job = controller.filter(|owner| owner.kind == "Job");
+        let job = controller.and_then(named_owner).filter(|owner| owner.kind == OwnerKind::Job);
         Ok(OwnerFacts {
             uid: Uid::new(&meta.uid),
             phase: self.phase_of_main(),
             is_deleting: meta.is_deleting,
-            job: job.map(|job| JobName { name: job.name.to_string(), uid: Uid::new(&job.uid) }),
+            job,
         })
     }
 
