@@ -10,7 +10,7 @@ use crate::k8s::log::LOG_LINES_MAX;
 use crate::names;
 use crate::pod::credential_mounts::Credentials;
 use posse_core::model::settings::{Limit, Policy};
-use posse_encoding::yaml::{Kind, Node};
+use posse_encoding::yaml::{Kind, Node, YamlError};
 
 pub use driver::{Driver, DriverKind, DriverPod, PortChoice, PosseImage, Ready, host_error};
 pub(crate) use group::of_call;
@@ -269,7 +269,8 @@ impl Config {
     /// # Errors
     /// The first error, with its position.
     pub fn parse(file: &str, text: &str) -> Result<Self, ConfigError> {
-        let node = Node::read(text).map_err(|error| ConfigError::from_yaml(file, error))?;
+        let wrong = |YamlError { at, message }| ConfigError { file: file.to_owned(), at, message };
+        let node = Node::read(text).map_err(wrong)?;
         let top = Section::new(file, String::new(), &node)?;
         only(&top, TOP)?;
         let credentials = credentials::credentials(&top)?;

@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::config::duration;
 use crate::config::key::Type;
 use crate::pod::arguments::{argument_error, arguments_error};
-use posse_encoding::yaml::{Entry, Kind, Node, Position, YamlError};
+use posse_encoding::yaml::{Entry, Kind, Node, Position};
 
 /// An error in a configuration. Printed as `posse.yaml:12:5: executors[0].count: ...`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,13 +29,6 @@ impl fmt::Display for ConfigError {
 }
 
 impl std::error::Error for ConfigError {}
-
-impl ConfigError {
-    /// An error of the YAML parser.
-    pub fn from_yaml(file: &str, error: YamlError) -> Self {
-        Self { file: file.to_owned(), at: error.at, message: error.message }
-    }
-}
 
 /// The word that was probably meant: the most similar one, if it is as similar as `min`, from 0 (nothing in
 /// common) to 1 (the same but for case and `_-`).
