@@ -58,5 +58,5 @@ pub trait Value<'a>: Sized {
     }
 
     /// Adds the entries of a map, whose keys are fields.
-    fn entries<T: Default + Fields<'a>>(&mut self, map: &mut Option<T>) -> Result<(), Self::Error>;
+    fn entries<T: Default + Fields<'a>>(&mut self, map: &mut T) -> Result<(), Self::Error>;
 }

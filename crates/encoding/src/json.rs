@@ -216,8 +216,8 @@ impl<'a, A: MapAccess<'a>> Value<'a> for Member<'_, A> {
         self.read(List(each))
     }
 
-    fn entries<T: Default + Fields<'a>>(&mut self, map: &mut Option<T>) -> Result<(), A::Error> {
-        *map = self.fields()?;
+    fn entries<T: Default + Fields<'a>>(&mut self, map: &mut T) -> Result<(), A::Error> {
+        *map = self.fields()?.unwrap_or_default();
         Ok(())
     }
 }

@@ -177,10 +177,7 @@ impl<'a> Value<'a> for Part<'a> {
         Ok(())
     }
 
-    fn entries<T: Default + Fields<'a>>(
-        &mut self,
-        map: &mut Option<T>,
-    ) -> Result<(), ProtobufError> {
+    fn entries<T: Default + Fields<'a>>(&mut self, map: &mut T) -> Result<(), ProtobufError> {
         let (mut key, mut value) = (Cow::default(), Part::Bytes(&[]));
         let mut reader = Reader { bytes: self.bytes()? };
         while let Some((number, mut part)) = reader.next_field()? {
@@ -190,7 +187,7 @@ impl<'a> Value<'a> for Part<'a> {
                 _ => {}
             }
         }
-        map.get_or_insert_default().field(&key, &mut value)
+        map.field(&key, &mut value)
     }
 }
 

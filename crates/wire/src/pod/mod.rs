@@ -95,8 +95,7 @@ impl RawPod<'_> {
 
     /// The same pod. If it does not name its main container, this one is.
     fn with_main_container(mut self, name: Option<&str>) -> Self {
-        let meta = self.metadata.get_or_insert_default();
-        let named = &mut meta.annotations.get_or_insert_default().container;
+        let named = &mut self.metadata.get_or_insert_default().annotations.container;
         if named.is_empty() {
             *named = Cow::Owned(name.unwrap_or_default().to_owned());
         }
@@ -112,7 +111,7 @@ impl RawPod<'_> {
         if meta.uid.is_empty() {
             return Err(WireError::Missing("items[].metadata.uid"));
         }
-        let labels = meta.labels.unwrap_or_default();
+        let labels = meta.labels;
         let named = |text: Cow<'_, str>| Some(text.into_owned()).filter(|text| !text.is_empty());
         let is_held_by_queue = meta.is_held_by_queue && labels.is_in_queue_group;
         let (app, instance) = (named(labels.app), named(labels.instance));
@@ -139,7 +138,7 @@ impl RawPod<'_> {
         else {
             return phase(self.status.as_ref());
         };
-        let main = meta.annotations.as_ref().map_or("", |annotations| &annotations.container);
+        let main = &meta.annotations.container;
         let state = status.lasting_state_of(main, spec, meta.is_deleting);
         match state.and_then(|state| state.terminated.as_ref()) {
             Some(end) if end.exit_code == Some(0) => Phase::Succeeded,
@@ -166,8 +165,8 @@ impl RawPod<'_> {
 
     /// The facts for the reconciler.
     pub(super) fn seen(self, selection: &Selection) -> Result<PodAnswer, WireError> {
-        let labels = self.metadata.as_ref().and_then(|meta| meta.labels.as_ref());
-        if !labels.is_some_and(|labels| labels.match_selector(selection)) {
+        let meta = self.metadata.as_ref();
+        if !meta.is_some_and(|meta| meta.labels.match_selector(selection)) {
             let (uid, name) = self.metadata.unwrap_or_default().uid_and_name()?;
             return Ok(PodAnswer::Foreign(ForeignPod { name: name.into(), uid }));
         }
@@ -181,8 +180,7 @@ impl RawPod<'_> {
     fn facts(self) -> Result<Pod, WireError> {
         let meta = self.metadata.unwrap_or_default();
         let (uid, name) = meta.uid_and_name()?;
-        let labels = meta.labels.unwrap_or_default();
-        let annotations = meta.annotations.unwrap_or_default();
+        let (labels, annotations) = (meta.labels, meta.annotations);
         let spec = self.spec.unwrap_or_default();
         let status = self.status.unwrap_or_default();
         let named = Some(&*annotations.container).filter(|name| !name.is_empty());
@@ -271,8 +269,7 @@ fn adopter(owners: &[RawOwner<'_>]) -> Option<Box<str>> {
 fn memory_limit(containers: &[RawContainer<'_>], main: &str) -> u64 {
     let main = containers.iter().find(|container| container.name == main);
     let resources = main.and_then(|main| main.resources.as_ref());
-    let limits = resources.and_then(|resources| resources.limits.as_ref());
-    limits.and_then(|limits| limits.memory_bytes).unwrap_or(0)
+    resources.and_then(|resources| resources.limits.memory_bytes).unwrap_or(0)
 }
 
 /// The value of annotation `posse.dev/restart`. Pods of groups with `restart: always` have none.

@@ -55,8 +55,8 @@ pub(crate) struct RawMeta<'a> {
     pub(super) finalizers: Vec<String>,
     /// It has the finalizer of Kueue.
     pub(super) is_held_by_queue: bool,
-    pub(super) labels: Option<Labels<'a>>,
-    pub(super) annotations: Option<Annotations<'a>>,
+    pub(super) labels: Labels<'a>,
+    pub(super) annotations: Annotations<'a>,
     pub(super) owner_references: Vec<RawOwner<'a>>,
 }
 
@@ -220,7 +220,7 @@ impl<'a> Fields<'a> for RawContainer<'a> {
 
 #[derive(Debug, Default)]
 pub(crate) struct RawResources {
-    pub(super) limits: Option<RawLimits>,
+    pub(super) limits: RawLimits,
 }
 
 impl<'a> Fields<'a> for RawResources {
