@@ -17,53 +17,31 @@ fn supervise() {
     }
 }
 
-/// Credential plugins in a folder.
-pub(super) trait Plugins {
-    /// A plugin that runs this script with /bin/sh. The script is an argument and not the program:
-    /// executing a file that was just written fails with ETXTBSY if another thread forks meanwhile.
-    fn plugin(&self, script: &str) -> ExecPlugin;
-
-    /// A plugin that counts its runs. The first run prints the token `t1`, the ninth fails.
-    fn counting_plugin(&self, expires: Option<&str>) -> ExecPlugin;
-
-    /// As `counting_plugin`, with credentials that are due at once; each run waits until `gate` exists.
-    fn gated_plugin(&self, gate: &Path) -> ExecPlugin;
-}
-
-impl Plugins for Folder {
-    fn plugin(&self, script: &str) -> ExecPlugin {
-        ExecPlugin {
-            version: ExecVersion::V1,
-            command: PathBuf::from("/bin/sh"),
-            args: vec![self.write("plugin", script).to_str().unwrap().to_owned()],
-            env: Vec::new(),
-            install_hint: None,
-            cluster: None,
-            timeout: PATIENCE,
-        }
-    }
-
-    fn counting_plugin(&self, expires: Option<&str>) -> ExecPlugin {
-        self.plugin(&counting_script(self, "", expires))
-    }
-
-    fn gated_plugin(&self, gate: &Path) -> ExecPlugin {
-        // A plugin that nobody waits for any more ends with the folder.
-        let (folder, gate) = (self.path().display(), gate.display());
-        let wait = format!("while test -d {folder} && ! test -e {gate}; do sleep 0.01; done;");
-        self.plugin(&counting_script(self, &wait, Some("2020-01-01T00:00:00Z")))
+/// A plugin that runs this script with /bin/sh. The script is an argument and not the program:
+/// executing a file that was just written fails with ETXTBSY if another thread forks meanwhile.
+pub(super) fn plugin(folder: &Folder, script: &str) -> ExecPlugin {
+    ExecPlugin {
+        version: ExecVersion::V1,
+        command: PathBuf::from("/bin/sh"),
+        args: vec![folder.write("plugin", script).to_str().unwrap().to_owned()],
+        env: Vec::new(),
+        install_hint: None,
+        cluster: None,
+        timeout: PATIENCE,
     }
 }
 
-fn counting_script(folder: &Folder, before: &str, expires: Option<&str>) -> String {
+/// A plugin that runs `before` and counts its runs. The first run prints the token `t1`, the ninth fails.
+pub(super) fn counting_plugin(folder: &Folder, before: &str, expires: Option<&str>) -> ExecPlugin {
     let expiry = expires.map(|at| format!(",\"expirationTimestamp\":\"{at}\""));
-    format!(
+    let script = format!(
         "{before} echo >>{runs}; n=$(wc -l <{runs}); test $n = 9 && exit 1\ncat <<END\n\
          {{\"apiVersion\":\"client.authentication.k8s.io/v1\",\"kind\":\"ExecCredential\",\
          \"status\":{{\"token\":\"t$((n))\"{}}}}}\nEND\n",
         expiry.unwrap_or_default(),
         runs = folder.path().join("runs").display(),
-    )
+    );
+    plugin(folder, &script)
 }
 
 /// Sources that do not depend on the environment of the test process.

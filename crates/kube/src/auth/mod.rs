@@ -243,7 +243,7 @@ mod tests {
     use std::time::SystemTime;
 
     use super::*;
-    use crate::testing::Plugins as _;
+    use crate::testing::counting_plugin;
     use posse_testing::Folder;
 
     #[track_caller]
@@ -304,14 +304,14 @@ mod tests {
         check(&auth, now + Duration::from_secs(120), "Bearer four");
     }
 
-    fn counting(folder: &Folder, expires: Option<&str>) -> Authenticator {
-        Authenticator::new(AuthSource::Exec(Box::new(folder.counting_plugin(expires))))
+    fn counting(folder: &Folder, before: &str, expires: Option<&str>) -> Authenticator {
+        Authenticator::new(AuthSource::Exec(Box::new(counting_plugin(folder, before, expires))))
     }
 
     #[test]
     fn a_plugin_runs_again_only_when_needed() {
         let folder = Folder::new();
-        let auth = counting(&folder, None);
+        let auth = counting(&folder, "", None);
         let start = Instant::now();
         let day = Duration::from_secs(24 * 3600);
         check(&auth, start, "Bearer t1");
@@ -343,14 +343,14 @@ mod tests {
         let start = Instant::now();
         let after = |seconds| start + Duration::from_secs(seconds);
 
-        let auth = counting(&folder, Some(&at(3600)));
+        let auth = counting(&folder, "", Some(&at(3600)));
         check(&auth, start, "Bearer t1");
         check(&auth, after(3530), "Bearer t1");
         check(&auth, after(3550), "Bearer t2");
 
         // An expired credential is used, and renewed only after `EXEC_AGE_MIN`.
         let folder = Folder::new();
-        let auth = counting(&folder, Some("2020-01-01T00:00:00Z"));
+        let auth = counting(&folder, "", Some("2020-01-01T00:00:00Z"));
         check(&auth, start, "Bearer t1");
         check(&auth, after(9), "Bearer t1");
         check(&auth, after(11), "Bearer t2");
@@ -360,7 +360,7 @@ mod tests {
     fn a_failed_plugin_is_run_again_for_the_next_request() {
         let folder = Folder::new();
         std::fs::write(folder.path().join("runs"), "\n".repeat(8)).unwrap();
-        let auth = counting(&folder, None);
+        let auth = counting(&folder, "", None);
         let error = auth.credentials(Instant::now(), None).expect_err("the ninth run fails");
         assert!(error.contains("exit code 1"), "{error}");
         check(&auth, Instant::now(), "Bearer t10");
@@ -372,7 +372,7 @@ mod tests {
         std::fs::write(folder.path().join("runs"), "\n".repeat(7)).unwrap();
         let at = SystemTime::now() + Duration::from_secs(3600);
         let at = jiff::Timestamp::try_from(at).unwrap().to_string();
-        let auth = counting(&folder, Some(&at));
+        let auth = counting(&folder, "", Some(&at));
         let start = Instant::now();
         check(&auth, start, "Bearer t8");
         check(&auth, start + Duration::from_secs(3570), "Bearer t8");
@@ -387,7 +387,10 @@ mod tests {
     fn a_caller_with_a_limit_does_not_wait_for_a_plugin() {
         let folder = Folder::new();
         let gate = folder.path().join("gate");
-        let auth = Authenticator::new(AuthSource::Exec(Box::new(folder.gated_plugin(&gate))));
+        // A plugin that nobody waits for any more ends with the folder.
+        let (path, open) = (folder.path().display(), gate.display());
+        let wait = format!("while test -d {path} && ! test -e {open}; do sleep 0.01; done;");
+        let auth = counting(&folder, &wait, Some("2020-01-01T00:00:00Z"));
         let start = Instant::now();
         let until = || Some(Instant::now() + Duration::from_millis(50));
         let error = auth.credentials(start, until()).expect_err("the plugin waits for the gate");

@@ -200,7 +200,7 @@ mod tests {
 
     use super::*;
     use crate::config::exec_plugin::ExecVersion;
-    use crate::testing::Plugins as _;
+    use crate::testing::plugin;
     use posse_testing::{Authority, Folder, Wait};
 
     const V1: &str = "client.authentication.k8s.io/v1";
@@ -218,7 +218,7 @@ mod tests {
         let folder = Folder::new();
         for (version, text) in [(ExecVersion::V1, V1), (ExecVersion::V1beta1, V1BETA1)] {
             let status = r#"{"token":"t","expirationTimestamp":"2100-01-02T03:04:05Z"}"#;
-            let plugin = ExecPlugin { version, ..folder.plugin(&credential(text, status)) };
+            let plugin = ExecPlugin { version, ..plugin(&folder, &credential(text, status)) };
             let issued = run(&plugin).unwrap();
             assert_eq!(issued.token, Some(Secret::new("t")));
             assert_eq!(issued.client_cert, None);
@@ -230,7 +230,7 @@ mod tests {
     /// As client-go reads it. Two documents, or a line before the first one, are none of it.
     #[test]
     fn credentials_may_be_yaml() {
-        let plugin = Folder::new().plugin("");
+        let plugin = plugin(&Folder::new(), "");
         let json =
             format!(r#"{{"apiVersion":"{V1}","kind":"ExecCredential","status":{{"token":"t"}}}}"#);
         let yaml = format!("apiVersion: {V1}\nkind: ExecCredential\nstatus:\n  token: t\n");
@@ -264,7 +264,7 @@ mod tests {
         let folder = Folder::new();
         let (chain, key) = Authority::new().issue(&["me"]);
         let status = serde_json::json!({"clientCertificateData": chain, "clientKeyData": key});
-        let issued = run(&folder.plugin(&credential(V1, &status.to_string()))).unwrap();
+        let issued = run(&plugin(&folder, &credential(V1, &status.to_string()))).unwrap();
         assert_eq!(issued.token, None);
         assert_eq!(issued.client_cert.unwrap().key, key.as_bytes());
     }
@@ -278,7 +278,7 @@ mod tests {
             seen.display(),
             credential(V1, r#"{"token":"t"}"#)
         );
-        let mut plugin = folder.plugin(&script);
+        let mut plugin = plugin(&folder, &script);
         plugin.args.push("a b; $(false)".to_owned());
         plugin.env.push(("REGION".to_owned(), "eu west".into()));
         plugin.cluster = Some(serde_json::json!({"server": "https://a"}));
@@ -298,7 +298,7 @@ mod tests {
         let folder = Folder::new();
         let plugin = ExecPlugin {
             install_hint: Some("get it from s://hop\n".to_owned()),
-            ..folder.plugin(script)
+            ..plugin(&folder, script)
         };
         let error = run(&plugin).expect_err("an error");
         let prefix = format!("credential plugin {}: ", plugin.command.display());
@@ -351,7 +351,7 @@ mod tests {
     fn a_plugin_is_looked_for_in_our_path() {
         let folder = Folder::new();
         let script = credential(V1, r#"{"token":"t"}"#).replacen("cat", "/bin/cat", 1);
-        let mut plugin = ExecPlugin { command: PathBuf::from("sh"), ..folder.plugin(&script) };
+        let mut plugin = ExecPlugin { command: PathBuf::from("sh"), ..plugin(&folder, &script) };
         plugin.env.push(("PATH".to_owned(), folder.path().into()));
         assert_eq!(run(&plugin).unwrap().token, Some(Secret::new("t")));
     }
@@ -360,7 +360,7 @@ mod tests {
     fn a_plugin_that_does_not_exist_is_reported() {
         let folder = Folder::new();
         let command = PathBuf::from("posse-no-such-plugin");
-        let missing = ExecPlugin { command, ..folder.plugin("") };
+        let missing = ExecPlugin { command, ..plugin(&folder, "") };
         assert_eq!(
             run(&missing).expect_err("no such program"),
             "credential plugin posse-no-such-plugin: cannot be run: \
@@ -376,7 +376,7 @@ mod tests {
             let pid_file = folder.path().join("pid");
             let script = format!("echo $$ >{}; {script}", pid_file.display());
             // Longer than a busy machine takes until the script has written its number.
-            let plugin = ExecPlugin { timeout: Duration::from_secs(3), ..folder.plugin(&script) };
+            let plugin = ExecPlugin { timeout: Duration::from_secs(3), ..plugin(&folder, &script) };
             let error = run(&plugin).expect_err("it hangs");
             assert!(error.ends_with("did not end within 3 s"), "{error}");
             // Its process group is empty.

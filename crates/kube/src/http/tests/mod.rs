@@ -22,7 +22,7 @@ use super::*;
 use crate::config::{
     Blob, BlobSource, ClientCert, ClientIdentity, Secret, Server, Trust, header_value,
 };
-use crate::testing::{Plugins as _, plain_client};
+use crate::testing::{counting_plugin, plain_client, plugin};
 use posse_testing::{Answer, Authority, Folder, TestServer, as_version_1, server_with};
 
 const BOTH: [&SupportedProtocolVersion; 2] = [&TLS12, &TLS13];

@@ -251,7 +251,7 @@ fn after_a_401_the_plugin_runs_once_more() {
         _ => Answer::Reply(401, "", Vec::new()),
     });
     let mut cluster = cluster(&server, &folder);
-    let plugin = folder.counting_plugin(None);
+    let plugin = counting_plugin(&folder, "", None);
     cluster.identity.authorization = AuthSource::Exec(Box::new(plugin.clone()));
     let http = Http::connect(cluster.clone()).unwrap();
     assert!(!folder.path().join("runs").exists(), "the plugin runs only when it is needed");
@@ -270,7 +270,7 @@ fn the_run_of_a_plugin_does_not_count_against_the_timeout() {
     let folder = Folder::new();
     let server = secure(&folder, &["127.0.0.1"], |_| ok("{}"));
     let mut cluster = cluster(&server, &folder);
-    let mut plugin = folder.counting_plugin(None);
+    let mut plugin = counting_plugin(&folder, "", None);
     plugin.args = vec!["-c".to_owned(), format!("sleep 5; . {}", plugin.args[0])];
     cluster.identity.authorization = AuthSource::Exec(Box::new(plugin));
     let http = Http::connect(cluster).unwrap();
@@ -291,7 +291,7 @@ fn the_certificate_of_a_plugin_is_used() {
         "status": {"clientCertificateData": chain, "clientKeyData": key},
     });
     let mut cluster = cluster(&server, &folder);
-    let plugin = folder.plugin(&format!("cat <<'END'\n{credential}\nEND"));
+    let plugin = plugin(&folder, &format!("cat <<'END'\n{credential}\nEND"));
     cluster.identity.authorization = AuthSource::Exec(Box::new(plugin));
     assert_eq!(get(&Http::connect(cluster).unwrap()).unwrap().status, 200);
 }
