@@ -1,16 +1,20 @@
-//! Refuses fields of pods that the server would drop silently: misspelt ones, and newer ones on an old server.
+//! Refuses fields of pods that the server would drop silently: misspelt ones, and newer ones on an old server; and pods that
+//! the server changes too much.
 
 use serde_json::Value;
 
-use super::dry_run::{DRY_RUN, check_answer};
 use super::{OBJECT_BYTES_MAX, call, unreadable, write};
 use crate::http::{Http, Method};
 use posse_core::model::refusal::{Refusal, RefusalClass};
 use posse_encoding::pod_fields;
 use posse_wire::k8s::status::{Verb, check_size};
+use posse_wire::pod::changed::unusable_change;
 
 /// The parameter that asks the server to refuse unknown fields (KEP-2885). Older servers ignore it.
 pub(super) const STRICT: &str = "&fieldValidation=Strict";
+
+/// The parameter that asks the server to check a request, and to keep nothing.
+pub(super) const DRY_RUN: &str = "&dryRun=All";
 
 /// Checks the size and the fields of a pod's JSON. If the server may not know a field, a dry run shows what it makes of it: it refuses
 /// the field, keeps it, or drops it. `path`: where the pod would be created.
@@ -51,6 +55,15 @@ pub(super) fn check_job_answer(sent: &Value, status: u16, answer: &[u8]) -> Resu
     let [sent, answer] = [sent, &answer].map(|job| &job["spec"]["template"]);
     all_kept(&pod_fields::uncertain(sent), &pod_fields::uncertain(answer))?;
     check_answer(sent.to_string().as_bytes(), status, answer.to_string().as_bytes())
+}
+
+/// Refuses a pod that the server accepts, but changes so that posse could not work with it.
+pub(super) fn check_answer(sent: &[u8], status: u16, answer: &[u8]) -> Result<(), Refusal> {
+    match unusable_change(sent, answer) {
+        Ok(None) => Ok(()),
+        Ok(Some(why)) => Err(Refusal::local(RefusalClass::Invalid, why)),
+        Err(problem) => Err(unreadable(status, &problem.to_string())),
+    }
 }
 
 fn all_kept(sent: &[String], kept: &[String]) -> Result<(), Refusal> {

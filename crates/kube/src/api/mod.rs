@@ -2,7 +2,6 @@
 
 pub mod driver_job;
 pub mod driver_pod;
-mod dry_run;
 mod field_check;
 pub mod leases;
 pub mod objects;

@@ -10,8 +10,7 @@ use super::{
     call, delete_options, get, object_path, open_stream, percent_encode, read, read_pages,
     restart_expired, write, write_path,
 };
-use crate::api::dry_run::{DRY_RUN, check_answer};
-use crate::api::field_check::{STRICT, check_fields, check_job_answer};
+use crate::api::field_check::{DRY_RUN, STRICT, check_answer, check_fields, check_job_answer};
 use crate::http::{Http, Method, STREAM_HEAD_TIMEOUT, Stream, StreamHandle};
 use posse_core::model::refusal::{Refusal, RefusalClass};
 use posse_wire::error::WireError;

@@ -8,8 +8,7 @@ use super::{
     STRATEGIC_MERGE_PATCH, call, delete_options, get, object_path, open_stream, percent_encode,
     read, read_pages, restart_expired, write, write_path,
 };
-use crate::api::dry_run::{DRY_RUN, check_answer};
-use crate::api::field_check::{STRICT, check_fields};
+use crate::api::field_check::{DRY_RUN, STRICT, check_answer, check_fields};
 use crate::http::{Http, Method, Request, STREAM_HEAD_TIMEOUT, Stream, StreamHandle, WriteLimit};
 use posse_core::model::ids::Uid;
 use posse_core::model::input::{ListPage, PodAnswer};
