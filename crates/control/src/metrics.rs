@@ -1,9 +1,7 @@
 //! The server for scrapes and probes: `/metrics`, `/healthz` and `/readyz`, without a token. It shows
 //! numbers and changes nothing.
 
-use std::fmt;
 use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use crate::RunHandle;
@@ -19,55 +17,33 @@ pub trait Metrics: Send + Sync {
     fn text(&self) -> String;
 }
 
-/// The running server. Dropping it stops it.
-#[derive(Debug)]
-pub struct MetricsServer(Server);
-
-impl MetricsServer {
-    /// Starts the server's threads.
-    ///
-    /// # Errors
-    /// The address cannot be used, or the system cannot start a thread.
-    pub fn start(
-        address: ListenAddr,
-        core: Arc<dyn RunHandle>,
-        metrics: Arc<dyn Metrics>,
-    ) -> io::Result<Self> {
-        let listener = listen(address)?;
-        let is_loopback = listener.local_addr()?.ip().is_loopback();
-        let limits = Limits {
-            connections_max: CONNECTIONS_MAX,
-            spare_max: SPARE_MAX,
-            header_bytes_max: HEADER_BYTES_MAX,
-            body_bytes_max: 0,
-            ..Limits::default()
-        };
-        let door = Door { token: None, read_token: None, is_loopback, files: &[] };
-        let handler = Arc::new(MetricsHandler { core, metrics, door });
-        Server::start(Listen::Tcp(listener), limits, "metrics", handler).map(Self)
-    }
-
-    /// The address that it listens on.
-    pub fn local_addr(&self) -> Option<SocketAddr> {
-        self.0.local_addr()
-    }
-
-    /// Stops the server.
-    pub fn stop(self) {
-        self.0.stop();
-    }
+/// Starts the server's threads.
+///
+/// # Errors
+/// The address cannot be used, or the system cannot start a thread.
+pub fn serve(
+    address: ListenAddr,
+    core: Arc<dyn RunHandle>,
+    metrics: Arc<dyn Metrics>,
+) -> io::Result<Server> {
+    let listener = listen(address)?;
+    let is_loopback = listener.local_addr()?.ip().is_loopback();
+    let limits = Limits {
+        connections_max: CONNECTIONS_MAX,
+        spare_max: SPARE_MAX,
+        header_bytes_max: HEADER_BYTES_MAX,
+        body_bytes_max: 0,
+        ..Limits::default()
+    };
+    let door = Door { token: None, read_token: None, is_loopback, files: &[] };
+    let handler = Arc::new(MetricsHandler { core, metrics, door });
+    Server::start(Listen::Tcp(listener), limits, "metrics", handler)
 }
 
 struct MetricsHandler {
     core: Arc<dyn RunHandle>,
     metrics: Arc<dyn Metrics>,
     door: Door,
-}
-
-impl fmt::Debug for MetricsHandler {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MetricsHandler").finish_non_exhaustive()
-    }
 }
 
 impl Handler for MetricsHandler {
@@ -115,7 +91,7 @@ const HEADER_BYTES_MAX: usize = 8 << 10;
 #[cfg(test)]
 mod tests {
     use std::io::{Read as _, Write as _};
-    use std::net::TcpStream;
+    use std::net::{SocketAddr, TcpStream};
     use std::sync::atomic::{AtomicBool, Ordering};
 
     use super::*;
@@ -148,15 +124,15 @@ mod tests {
         }
     }
 
-    fn server() -> (Arc<Run>, MetricsServer, SocketAddr) {
+    fn server() -> (Arc<Run>, Server, SocketAddr) {
         server_at("127.0.0.1:0")
     }
 
-    fn server_at(address: &str) -> (Arc<Run>, MetricsServer, SocketAddr) {
+    fn server_at(address: &str) -> (Arc<Run>, Server, SocketAddr) {
         let run = Arc::new(Run::default());
         let address = ListenAddr::parse(address).unwrap();
         let (core, metrics) = (Arc::clone(&run) as Arc<dyn RunHandle>, Arc::clone(&run) as _);
-        let server = MetricsServer::start(address, core, metrics).unwrap();
+        let server = serve(address, core, metrics).unwrap();
         let at = server.local_addr().unwrap();
         (run, server, at)
     }

@@ -1,6 +1,5 @@
 //! The page of all applications of a namespace or a cluster. All its readers share one list.
 
-use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -105,12 +104,6 @@ struct Reader {
     list: Mutex<List>,
     /// The first read has ended.
     read: Condvar,
-}
-
-impl fmt::Debug for Reader {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Reader").field("shown", &self.shown).finish_non_exhaustive()
-    }
 }
 
 impl Handler for Reader {

@@ -51,7 +51,7 @@ use crate::writers::{Requests, Writers};
 use posse_base::clock::Clock;
 use posse_base::rng::Rng;
 use posse_base::time::Millis;
-use posse_control::metrics::{Metrics, MetricsServer};
+use posse_control::metrics::{self, Metrics};
 use posse_control::served_run::{DriverPage, ServedRun};
 use posse_control::{DryRuns, Events, RunHandle};
 use posse_core::machines::lease::LeaseRelease;
@@ -62,6 +62,7 @@ use posse_core::model::takeover::Takeover;
 use posse_kube::api::driver_job::DriverJob;
 use posse_kube::api::objects::Objects;
 use posse_kube::api::pods::Pods;
+use posse_serve::Server;
 use posse_wire::control::status_json::{self, LeaderJson};
 use posse_wire::k8s::kube_event::Regarding;
 use posse_wire::k8s::labels::Selection;
@@ -218,13 +219,13 @@ impl Run<'_> {
         sender: &Sender<Message>,
         liveness: &Arc<Liveness>,
         sent: &Arc<SentCounts>,
-    ) -> Result<Option<(Arc<RunMetrics>, MetricsServer)>, RunError> {
+    ) -> Result<Option<(Arc<RunMetrics>, Server)>, RunError> {
         let Some(address) = self.settings.metrics else { return Ok(None) };
         let (app, http) = (&self.settings.app, self.server.http.clone());
         let metrics = Arc::new(RunMetrics::new(app, self.clock, http, Arc::clone(sent)));
         let core = Arc::new(self.handle(sender, liveness)) as Arc<dyn RunHandle>;
         let shown = Arc::clone(&metrics) as Arc<dyn Metrics>;
-        let server = match MetricsServer::start(address, core, shown) {
+        let server = match metrics::serve(address, core, shown) {
             Ok(server) => server,
             // Drivers that share a network namespace share the default port, and a run does not
             // depend on who watches it.
