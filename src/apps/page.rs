@@ -66,7 +66,7 @@ pub(super) fn serve(
     if printed.is_ok() {
         signals.until_stopped();
     }
-    page.stop();
+    drop(page);
     printed.map(|()| Code::Clean)
 }
 

@@ -92,7 +92,7 @@ fn serve(args: &ServeArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Cod
     if printed.is_ok() {
         signals.until_stopped();
     }
-    stage.stop();
+    drop(stage);
     printed.map(|()| Code::Clean)
 }
 

@@ -48,7 +48,7 @@ pub struct Options {
     pub pods: Option<Http>,
 }
 
-/// A running server. Dropping it stops it.
+/// A running server. Dropping it cuts all transfers and stops it. Completed bundles are on the disk.
 #[derive(Debug)]
 pub struct Stage {
     server: Server,
@@ -95,11 +95,6 @@ impl Stage {
     /// The address that it listens on.
     pub fn local_addr(&self) -> Option<SocketAddr> {
         self.server.local_addr()
-    }
-
-    /// Cuts all transfers and stops. Completed bundles are on the disk.
-    pub fn stop(self) {
-        self.server.stop();
     }
 }
 

@@ -58,8 +58,8 @@ const NO_BUNDLE: &str =
 
 /// A server on plain HTTP and its folder.
 struct Served {
+    _stage: Stage,
     folder: Folder,
-    stage: Option<Stage>,
     address: SocketAddr,
 }
 
@@ -89,7 +89,7 @@ impl Served {
         })
         .unwrap();
         let address = stage.local_addr().unwrap();
-        Self { folder, stage: Some(stage), address }
+        Self { _stage: stage, folder, address }
     }
 
     /// Sends all of it and reads to the end: status, headers, body.
@@ -133,12 +133,6 @@ impl Served {
     fn bundles(&self) -> usize {
         let entries = fs::read_dir(self.folder.path().join("store")).unwrap();
         entries.filter(|entry| entry.as_ref().unwrap().file_name() != ".lock").count()
-    }
-}
-
-impl Drop for Served {
-    fn drop(&mut self) {
-        self.stage.take().unwrap().stop();
     }
 }
 

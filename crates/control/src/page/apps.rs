@@ -39,7 +39,7 @@ pub struct Shown {
 /// The running listener. Dropping it stops it.
 #[derive(Debug)]
 pub struct AppsServer {
-    server: Server,
+    _server: Server,
     address: SocketAddr,
 }
 
@@ -65,17 +65,12 @@ impl AppsServer {
             read: Condvar::new(),
         };
         let server = serve(open.listener, Arc::new(reader))?;
-        Ok(Self { server, address: open.address })
+        Ok(Self { _server: server, address: open.address })
     }
 
     /// The address, with the actual port.
     pub fn address(&self) -> SocketAddr {
         self.address
-    }
-
-    /// Stops the listener.
-    pub fn stop(self) {
-        self.server.stop();
     }
 }
 

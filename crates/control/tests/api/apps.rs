@@ -74,7 +74,6 @@ fn many_readers_share_one_list() {
         }
     });
     assert_eq!(page.n_reads(), 1);
-    page.server.stop();
 }
 
 #[test]
@@ -87,7 +86,6 @@ fn a_server_that_is_away_is_told() {
         assert!(read["error"].as_str().unwrap().contains("connection refused"), "{read}");
     }
     assert_eq!(page.n_reads(), 1, "it is not asked again at once");
-    page.server.stop();
 }
 
 #[test]
@@ -95,7 +93,6 @@ fn a_list_without_end_is_cut() {
     let page = Page::start(Ok((0..5_003).map(|i| json!({"app": i})).collect()));
     let read = page.read();
     assert_eq!((read["apps"].as_array().unwrap().len(), &read["left_out"]), (5_000, &json!(3)));
-    page.server.stop();
 }
 
 #[test]
@@ -131,5 +128,4 @@ fn only_who_has_the_token_reads_the_applications() {
     assert_eq!(code("GET /v1/apps", &rebound), 403);
     assert_eq!(code("GET /", "host: evil.example\r\n"), 403);
     assert_eq!(page.n_reads(), 0, "none of them was worth a LIST");
-    page.server.stop();
 }
