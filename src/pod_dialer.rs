@@ -1,16 +1,18 @@
 //! The way to the control API of a run whose driver is in a pod: only its own pod can reach it. `pods/exec` starts
 //! `posse bridge` there, which joins the streams of the command with a connection to the run.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread;
 use std::time::Duration;
 
 use crate::exit::{Code, Failure};
 use crate::namespace::Namespace;
+use posse_base::sync::lock;
 use posse_base::text::sanitize;
 use posse_control::client::{Dialer, Stream};
 use posse_core::model::pod::ContainerState;
@@ -57,10 +59,6 @@ impl PodDialer {
     pub fn find(namespace: &Namespace, app: &str) -> Result<Self, Failure> {
         let way = Mutex::new(PodWay::find(namespace, app)?);
         Ok(Self { namespace: namespace.clone(), way, is_dialed: AtomicBool::new(false) })
-    }
-
-    fn way(&self) -> MutexGuard<'_, PodWay> {
-        self.way.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -150,17 +148,17 @@ impl PodWay {
 
 impl fmt::Display for PodDialer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "pod {}", self.way().target.pod)
+        write!(f, "pod {}", lock(&self.way).target.pod)
     }
 }
 
 impl Dialer for PodDialer {
     fn dial(&self) -> io::Result<Box<dyn Stream>> {
-        let mut way = self.way().clone();
+        let mut way = lock(&self.way).clone();
         if self.is_dialed.swap(true, Ordering::Relaxed) {
             let found = PodWay::find(&self.namespace, &way.app);
             way = found.map_err(|failure| io::Error::other(failure.message))?;
-            self.way().clone_from(&way);
+            lock(&self.way).clone_from(&way);
         }
         let (ours, theirs) = UnixStream::pair()?;
         let ended = Arc::new(OnceLock::new());
@@ -218,10 +216,8 @@ fn driver_pods(objects: &Objects, app: &str) -> Result<Vec<PodDetails>, Refusal>
     }
     let executors = objects.executors(app, None)?;
     let owners = executors.iter().flat_map(|pod| &pod.meta.owner_references);
-    let mut owner_names: Vec<&str> =
+    let owner_names: BTreeSet<&str> =
         owners.filter(|owner| owner.kind == "Pod").map(|owner| owner.name.as_str()).collect();
-    owner_names.sort_unstable();
-    owner_names.dedup();
     let mut pods = Vec::new();
     for name in owner_names {
         pods.extend(objects.pod(name)?);
