@@ -4,7 +4,6 @@ use std::cell::RefCell;
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -149,7 +148,7 @@ pub(super) struct Outgoing {
     transfer: Transfer,
     token: Token,
     sources: Vec<Source>,
-    timeout: Duration,
+    timeout_ms: u64,
     is_terminal: bool,
     /// The ticket without bundles.
     ticket: Ticket,
@@ -175,8 +174,8 @@ impl Outgoing {
             insecure: trust.insecure,
             bundles: Vec::new(),
         };
-        let timeout = Duration::from_millis(trust.timeout);
-        Ok(Self { transfer, token, sources, timeout, is_terminal: world.is_terminal, ticket })
+        let timeout_ms = trust.timeout;
+        Ok(Self { transfer, token, sources, timeout_ms, is_terminal: world.is_terminal, ticket })
     }
 
     /// The upload of `posse submit`; `None` if there is none.
@@ -205,10 +204,11 @@ impl Outgoing {
 
     /// Uploads the files for the pods of an application.
     pub(super) fn send(&self, namespace: &str, app: &str) -> Result<Ticket, Failure> {
-        let Self { transfer, token, sources, timeout, .. } = self;
+        let Self { transfer, token, sources, timeout_ms, .. } = self;
         let progress = RefCell::new(Progress::new(ShowProgress::Auto, self.is_terminal, "MiB"));
         let told = |file: &str, n, of| progress.borrow_mut().show_bytes(file, n, of);
-        let upload = Upload { transfer, token, namespace, app, timeout: *timeout, told: &told };
+        let upload =
+            Upload { transfer, token, namespace, app, timeout_ms: *timeout_ms, told: &told };
         let bundles = upload.send(sources).map_err(|why| Failure::new(Code::Failed, why))?;
         Ok(self.ticket(bundles))
     }
@@ -229,9 +229,8 @@ fn get(args: &GetArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Code, F
     let dir = world.dir.join(&args.dir);
     fs::create_dir_all(&dir)
         .map_err(|error| Failure::new(Code::Failed, format!("{}: {error}", dir.display())))?;
-    let timeout = Duration::from_millis(args.trust.timeout);
     for entry in &ticket.bundles {
-        let file = fetch(&transfer, entry, &dir, timeout)
+        let file = fetch(&transfer, entry, &dir, args.trust.timeout)
             .map_err(|why| Failure::new(Code::Failed, why))?;
         print(out, &format!("{}\n", file.display()))?;
     }

@@ -5,13 +5,13 @@ use std::fs::{self, File, Permissions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use ring::digest::{Context, SHA256};
 
 use crate::api::BUNDLES;
-use crate::retry::{TransferRetries, check_answer};
+use crate::retry::{check_answer, retries, wait};
 use posse_base::files;
+use posse_kube::api::retry::Retries;
 use posse_kube::http::Stream;
 use posse_kube::http::transfer::Transfer;
 use posse_wire::bundle::{Entry, hex};
@@ -23,13 +23,13 @@ const BLOCK_BYTES: usize = 64 << 10;
 /// kept.
 ///
 /// # Errors
-/// The server refuses, nothing is received for `timeout`, the content differs from the ticket, or
+/// The server refuses, nothing is received for this time, the content differs from the ticket, or
 /// the file cannot be written.
 pub fn fetch(
     transfer: &Transfer,
     entry: &Entry,
     dir: &Path,
-    timeout: Duration,
+    timeout_ms: u64,
 ) -> Result<PathBuf, String> {
     let target = dir.join(&entry.file);
     let disk_error = |error: io::Error| format!("{}: {error}", target.display());
@@ -39,7 +39,7 @@ pub fn fetch(
     }
     let part = dir.join(format!(".{}.part", entry.id));
     let mut partial = Partial::open(&part).map_err(disk_error)?;
-    let mut retries = TransferRetries::new(timeout);
+    let mut retries = retries(timeout_ms);
     let mut may_restart = partial.n_bytes > 0;
     loop {
         complete(transfer, entry, &mut partial, &mut retries, &disk_error)?;
@@ -72,7 +72,7 @@ fn complete(
     transfer: &Transfer,
     entry: &Entry,
     partial: &mut Partial,
-    retries: &mut TransferRetries,
+    retries: &mut Retries,
     disk_error: &dyn Fn(io::Error) -> String,
 ) -> Result<(), String> {
     let path = format!("{BUNDLES}/{}", entry.id);
@@ -81,7 +81,7 @@ fn complete(
     }
     while partial.n_bytes < entry.bytes {
         let answer = transfer.get(&path, &entry.secret, partial.n_bytes);
-        let (why, retry_after) = match check_answer(answer, &entry.file, &[200, 206])? {
+        let failed = match check_answer(answer, &entry.file, &[200, 206])? {
             Ok(mut answer) => {
                 if answer.status == 200 && partial.n_bytes > 0 {
                     partial.clear().map_err(disk_error)?;
@@ -93,7 +93,7 @@ fn complete(
             }
             Err(retry) => retry,
         };
-        retries.wait(why, retry_after)?;
+        wait(retries, failed)?;
     }
     Ok(())
 }
@@ -130,7 +130,7 @@ impl Partial {
         &mut self,
         answer: &mut Stream,
         bytes: u64,
-        retries: &mut TransferRetries,
+        retries: &mut Retries,
     ) -> io::Result<Option<io::Error>> {
         let mut block = vec![0; BLOCK_BYTES];
         while self.n_bytes < bytes {
@@ -141,7 +141,7 @@ impl Partial {
                     self.file.write_all(&block[..n])?;
                     self.hash.update(&block[..n]);
                     self.n_bytes += n as u64;
-                    retries.progress();
+                    retries.on_success();
                 }
                 Err(error) => return Ok(Some(error)),
             }

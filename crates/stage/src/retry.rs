@@ -15,43 +15,27 @@ const ANSWER_BYTES_MAX: u64 = 16 << 10;
 const DELAY_MS: u64 = 300;
 const DELAY_MS_MAX: u64 = 10_000;
 
-/// The retries of one transfer.
-#[derive(Debug)]
-pub(super) struct TransferRetries(Retries);
+/// The retries of one transfer, which gives up after this time without progress.
+pub(super) fn retries(timeout_ms: u64) -> Retries {
+    Retries::new(RetryRule {
+        delay_ms: DELAY_MS,
+        delay_ms_max: DELAY_MS_MAX,
+        limit: RetryLimit::TimeMs(timeout_ms),
+    })
+}
 
-impl TransferRetries {
-    /// Gives up after `timeout` without progress.
-    pub(super) fn new(timeout: Duration) -> Self {
-        let timeout_ms = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
-        Self(Retries::new(RetryRule {
-            delay_ms: DELAY_MS,
-            delay_ms_max: DELAY_MS_MAX,
-            limit: RetryLimit::TimeMs(timeout_ms),
-        }))
-    }
-
-    /// Bytes were transferred: resets the timeout and the backoff.
-    pub(super) fn progress(&mut self) {
-        self.0.on_success();
-    }
-
-    /// Waits before the next try. `retry_after` is the server's `Retry-After`.
-    ///
-    /// # Errors
-    /// The timeout is over; the error contains `why`.
-    pub(super) fn wait(
-        &mut self,
-        why: String,
-        retry_after: Option<Duration>,
-    ) -> Result<(), String> {
-        let asked_ms = retry_after.map(|wait| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX));
-        let Some(delay) = self.0.on_failure(asked_ms) else {
-            return Err(format!("{why}; gave up after {} tries", self.0.n_failures()));
-        };
-        log::warn!("{why}; retrying in {:.1} s", delay.as_secs_f32());
-        thread::sleep(delay);
-        Ok(())
-    }
+/// Waits before the next try. `retry_after` is the server's `Retry-After`.
+///
+/// # Errors
+/// The time is over; the error contains `why`.
+pub(super) fn wait(retries: &mut Retries, (why, retry_after): Retry) -> Result<(), String> {
+    let asked_ms = retry_after.map(|wait| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX));
+    let Some(delay) = retries.on_failure(asked_ms) else {
+        return Err(format!("{why}; gave up after {} tries", retries.n_failures()));
+    };
+    log::warn!("{why}; retrying in {:.1} s", delay.as_secs_f32());
+    thread::sleep(delay);
+    Ok(())
 }
 
 /// Why a try failed, and the server's `Retry-After`.

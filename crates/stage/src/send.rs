@@ -6,13 +6,12 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 
 use crate::api::BUNDLES;
 use crate::fetch::hash_rest;
-use crate::retry::{TransferRetries, check_answer, read_body};
+use crate::retry::{check_answer, read_body, retries, wait};
 use posse_kube::http::transfer::Transfer;
 use posse_serve::token::Token;
 use posse_wire::bundle::{Entry, TICKET_BUNDLES_MAX, hex, parse_accepted};
@@ -75,7 +74,7 @@ pub struct Upload<'a> {
     pub namespace: &'a str,
     pub app: &'a str,
     /// Give up after this time without progress.
-    pub timeout: Duration,
+    pub timeout_ms: u64,
     pub told: Told<'a>,
 }
 
@@ -117,7 +116,7 @@ impl Upload<'_> {
             source.sha256,
             encoded(&source.file)
         );
-        let mut retries = TransferRetries::new(self.timeout);
+        let mut retries = retries(self.timeout_ms);
         // A try begins at the first byte again: it got on only if it came farther than all before it.
         let mut farthest = 0;
         loop {
@@ -129,7 +128,7 @@ impl Upload<'_> {
             let sent = self.transfer.post(&path, self.token.reveal(), source.bytes, &mut body);
             // If the answer is lost, the bundle may be stored all the same. Nobody knows its
             // secret, so the server drops it as unused.
-            let (why, retry_after) = match check_answer(sent, &source.file, &[201])? {
+            let failed = match check_answer(sent, &source.file, &[201])? {
                 Ok(mut answer) => match parse_accepted(&read_body(&mut answer)) {
                     Some((id, secret)) => return Ok(source.entry(id, secret)),
                     None => {
@@ -140,9 +139,9 @@ impl Upload<'_> {
             };
             if body.n_bytes > farthest {
                 farthest = body.n_bytes;
-                retries.progress();
+                retries.on_success();
             }
-            retries.wait(why, retry_after)?;
+            wait(&mut retries, failed)?;
         }
     }
 }

@@ -51,7 +51,8 @@ impl Uploader for Prompt {
 }
 
 /// Time limit of a test.
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE_MS: u64 = 120_000;
+const PATIENCE: Duration = Duration::from_millis(PATIENCE_MS);
 const TOKEN: &str = "t0ken";
 const NO_BUNDLE: &str =
     r#"{"error":"there is no such bundle, or it was dropped, or the secret does not match"}"#;
@@ -377,7 +378,7 @@ fn fetched_files_equal_the_uploaded_ones() {
         token: &token,
         namespace: "ns",
         app: "wc",
-        timeout: PATIENCE,
+        timeout_ms: PATIENCE_MS,
         told: &|file, n, of| told.borrow_mut().push((file.to_owned(), n, of)),
     };
     let entries = upload.send(&sources).unwrap();
@@ -389,7 +390,7 @@ fn fetched_files_equal_the_uploaded_ones() {
     for (entry, source) in entries.iter().zip(&paths) {
         // Twice, because an existing identical file is kept.
         for _ in 0..2 {
-            let file = fetch(&transfer, entry, &out, PATIENCE).unwrap();
+            let file = fetch(&transfer, entry, &out, PATIENCE_MS).unwrap();
             assert_eq!(fs::read(&file).unwrap(), fs::read(source).unwrap());
             let mode = std::os::unix::fs::MetadataExt::mode(&fs::metadata(&file).unwrap());
             assert_eq!(mode & 0o777, if entry.executable { 0o755 } else { 0o644 });
@@ -409,7 +410,7 @@ fn an_upload_that_got_on_is_tried_again() {
     const BYTES: usize = 16 << 20;
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    let (short, id, secret) = (Duration::from_millis(900), "0".repeat(32), "1".repeat(64));
+    let (short_ms, id, secret) = (900, "0".repeat(32), "1".repeat(64));
     let accepted = accepted(&id, &secret);
     thread::spawn(move || {
         for (n, stream) in listener.incoming().enumerate() {
@@ -417,7 +418,7 @@ fn an_upload_that_got_on_is_tried_again() {
             assert!(stream.read(&mut [0; 4096]).unwrap() > 0);
             stream.write_all(b"HTTP/1.1 100 Continue\r\n\r\n").unwrap();
             if n == 0 {
-                thread::sleep(2 * short);
+                thread::sleep(Duration::from_millis(2 * short_ms));
                 continue;
             }
             stream.read_exact(&mut vec![0; BYTES]).unwrap();
@@ -434,7 +435,7 @@ fn an_upload_that_got_on_is_tried_again() {
         token: &Token::read(&folder.path().join("token")).unwrap(),
         namespace: "ns",
         app: "wc",
-        timeout: short,
+        timeout_ms: short_ms,
         told: &|_, _, _| (),
     };
     let entries = upload.send(&send::read(&[(path, "big".to_owned())]).unwrap()).unwrap();
@@ -452,13 +453,13 @@ fn a_connection_that_is_cut_before_tls_is_tried_again() {
     let (id, secret) = ("0".repeat(32), "secret".to_owned());
     let (file, sha256) = ("data.csv".to_owned(), sha256(b"hello"));
     let entry = Entry { id, secret, file, bytes: 5, sha256, executable: false };
-    let why = fetch(&transfer, &entry, folder.path(), Duration::from_millis(900)).unwrap_err();
+    let why = fetch(&transfer, &entry, folder.path(), 900).unwrap_err();
     assert!(why.contains("gave up after") && !why.contains("after 1 tries"), "{why}");
     // What trying again does not change is told at once.
     let other = Authority::new().server(&["127.0.0.1"], &[&TLS13], None);
     let server = TestServer::start(Some(other), |_| Answer::Cut);
     let transfer = secure_client(server.address, Authority::new().pem);
-    let why = fetch(&transfer, &entry, folder.path(), PATIENCE).unwrap_err();
+    let why = fetch(&transfer, &entry, folder.path(), PATIENCE_MS).unwrap_err();
     assert!(why.contains("UnknownIssuer"), "{why}");
 }
 
@@ -490,14 +491,14 @@ fn a_cut_download_is_resumed() {
     let transfer = client(cutting_proxy(served.address, 100_000, 1_000));
     let out = served.folder.path().join("out");
     fs::create_dir(&out).unwrap();
-    let file = fetch(&transfer, &entry, &out, PATIENCE).unwrap();
+    let file = fetch(&transfer, &entry, &out, PATIENCE_MS).unwrap();
     assert_eq!(fs::read(file).unwrap(), bytes);
     // A partial file of an earlier process is resumed, or replaced if its content is wrong.
     let part = out.join(format!(".{}.part", entry.id));
     for left in [&bytes[..170_000], b"something else", &[b'x'; 260_000], &bytes] {
         fs::remove_file(out.join("data.csv")).unwrap();
         fs::write(&part, left).unwrap();
-        let file = fetch(&client(served.address), &entry, &out, PATIENCE).unwrap();
+        let file = fetch(&client(served.address), &entry, &out, PATIENCE_MS).unwrap();
         assert_eq!(fs::read(file).unwrap(), bytes);
         assert!(!part.exists());
     }
@@ -510,7 +511,7 @@ fn a_failed_fetch_has_a_reason_and_leaves_no_file() {
     let transfer = client(served.address);
     let out = served.folder.path().join("out");
     fs::create_dir(&out).unwrap();
-    let short = Duration::from_millis(900);
+    let short = 900;
     let try_one = |transfer: &Transfer, shape: &dyn Fn(&mut Entry)| {
         let mut entry = entry.clone();
         shape(&mut entry);
