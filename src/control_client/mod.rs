@@ -86,8 +86,7 @@ pub(super) fn find_here(args: &ClientArgs, world: &World<'_>) -> Result<Client, 
     let is_own =
         args.app.is_none() || env("POSSE_APP").is_none_or(|app| Some(&app) == args.app.as_ref());
     let selector = RunSelector {
-        control: args.control.clone(),
-        control_env: env("POSSE_CONTROL").filter(|_| is_own),
+        control: args.control.clone().or_else(|| env("POSSE_CONTROL").filter(|_| is_own)),
         token_file: args.control_token_file.clone().or_else(token_env),
         app: args.app.clone(),
         namespace: args.namespace.namespace.clone(),

@@ -29,10 +29,8 @@ use posse_wire::control::task::{self as tasks, TaskJson, TaskStatusJson};
 /// How a client command finds its run.
 #[derive(Clone, Debug, Default)]
 pub struct RunSelector {
-    /// `--control`.
+    /// `--control`, else `$POSSE_CONTROL`.
     pub control: Option<String>,
-    /// `$POSSE_CONTROL`.
-    pub control_env: Option<String>,
     /// `--control-token-file`, else `$POSSE_CONTROL_TOKEN_FILE`.
     pub token_file: Option<PathBuf>,
     /// `--app`; without it, the only live socket is used. The run at an address must be of this application.
@@ -123,8 +121,8 @@ impl Client {
     /// # Errors
     /// There is no such run, or more than one, or the address or token is invalid.
     pub fn find(selector: &RunSelector) -> Result<Self, ClientError> {
-        let named = selector.control.as_ref().or(selector.control_env.as_ref());
-        let address = match named.filter(|text| !text.is_empty()) {
+        let named = selector.control.as_ref().filter(|text| !text.is_empty());
+        let address = match named {
             Some(text) => ControlAddr::parse(text).map_err(|why| ControlError::Address { why })?,
             None => ControlAddr::Unix(only_socket(selector)?),
         };
@@ -136,7 +134,7 @@ impl Client {
             (ControlAddr::Unix(_), _) => None,
         };
         let client = Self { way: Way::Address(address), token, spare: Mutex::default() };
-        if named.is_some_and(|text| !text.is_empty()) {
+        if named.is_some() {
             client.check(selector)?;
         }
         Ok(client)

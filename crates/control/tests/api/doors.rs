@@ -44,12 +44,8 @@ fn tcp_needs_the_token() {
         stream.read_to_string(&mut text).unwrap();
         assert!(text.starts_with("HTTP/1.1 401 "), "{path}: {text}");
     }
-    let selector = RunSelector {
-        control: Some(address),
-        control_env: Some("unix:/nowhere".into()),
-        token_file: Some(file),
-        ..RunSelector::default()
-    };
+    let selector =
+        RunSelector { control: Some(address), token_file: Some(file), ..RunSelector::default() };
     assert_eq!(Client::find(&selector).unwrap().status().unwrap().executors.len(), 2);
     let error = Client::find(&RunSelector { token_file: None, ..selector }).expect_err("no token");
     assert!(error.to_string().contains("--control-token-file"), "{error}");
