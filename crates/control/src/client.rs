@@ -495,14 +495,13 @@ fn cut() -> io::Error {
 }
 
 fn only_socket(selector: &RunSelector) -> Result<PathBuf, ClientError> {
-    let mut live = live_sockets(selector.app.as_deref(), &selector.folders);
-    match live.pop() {
-        Some(socket) if live.is_empty() => Ok(socket),
-        Some(last) => {
-            live.push(last);
-            Err(ClientError::Several { runs: live.into_iter().map(LiveRun::at).collect() })
+    let live = live_sockets(selector.app.as_deref(), &selector.folders);
+    match <[PathBuf; 1]>::try_from(live) {
+        Ok([socket]) => Ok(socket),
+        Err(none) if none.is_empty() => Err(ClientError::None { app: selector.app.clone() }),
+        Err(several) => {
+            Err(ClientError::Several { runs: several.into_iter().map(LiveRun::at).collect() })
         }
-        None => Err(ClientError::None { app: selector.app.clone() }),
     }
 }
 
@@ -624,17 +623,8 @@ impl std::error::Error for ClientError {}
 impl ClientError {
     /// The HTTP status, if the run refused the call.
     pub fn status(&self) -> Option<u16> {
-        match self {
-            Self::Refused { status, .. } => Some(*status),
-            Self::Another { .. }
-            | Self::Control(_)
-            | Self::Incompatible(_)
-            | Self::NoBridge(_)
-            | Self::None { .. }
-            | Self::Output(_)
-            | Self::Several { .. }
-            | Self::Unreachable { .. } => None,
-        }
+        let Self::Refused { status, .. } = self else { return None };
+        Some(*status)
     }
 }
 
