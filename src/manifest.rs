@@ -64,35 +64,18 @@ fn block(value: &Value, depth: usize, text: &mut String) {
             }
         }
         Value::String(line) => text.push_str(&format!("{}\n", scalar(line))),
-        flat @ (Value::Null
-        | Value::Bool(_)
-        | Value::Number(_)
-        | Value::Array(_)
-        | Value::Object(_)) => text.push_str(&format!("{flat}\n")),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_) => {
+            text.push_str(&format!("{value}\n"));
+        }
     }
 }
 
 /// Writes the value of a key.
 fn nested(value: &Value, depth: usize, text: &mut String) {
-    match value {
-        Value::Object(map) if !map.is_empty() => {
-            text.push('\n');
-            block(value, depth + 1, text);
-        }
-        Value::Array(items) if !items.is_empty() => {
-            text.push('\n');
-            block(value, depth, text);
-        }
-        Value::Null
-        | Value::Bool(_)
-        | Value::Number(_)
-        | Value::String(_)
-        | Value::Array(_)
-        | Value::Object(_) => {
-            text.push(' ');
-            block(value, depth, text);
-        }
-    }
+    let has_keys = value.as_object().is_some_and(|map| !map.is_empty());
+    let has_items = value.as_array().is_some_and(|items| !items.is_empty());
+    text.push(if has_keys || has_items { '\n' } else { ' ' });
+    block(value, depth + usize::from(has_keys), text);
 }
 
 /// A YAML string: plain if that is unambiguous, otherwise a JSON string, which is valid YAML.
