@@ -7,21 +7,7 @@ use std::time::Duration;
 use posse_dev::{Cluster, Options};
 use serde_json::{Value, json};
 
-use crate::dev::http::{Reply, eventually, send, started};
-
-const PODS: &str = "/api/v1/namespaces/default/pods";
-const JSON: &str = "application/json";
-const MERGE: &str = "application/merge-patch+json";
-
-struct Fixture {
-    cluster: Cluster,
-    address: SocketAddr,
-}
-
-fn start(change: impl FnOnce(&mut Options)) -> Fixture {
-    let (cluster, address) = started(change);
-    Fixture { cluster, address }
-}
+use crate::dev::http::{Fixture, JSON, MERGE, PODS, eventually, pod, send, start, status};
 
 fn with_fault(name: &str, value: &str) -> Fixture {
     start(|options| {
@@ -30,71 +16,17 @@ fn with_fault(name: &str, value: &str) -> Fixture {
     })
 }
 
-/// In the script `$$` stands for `$`, as in each command of a pod.
-fn pod(name: &str, script: &str) -> Value {
-    json!({
-        "metadata": { "name": name },
-        "spec": {
-            "restartPolicy": "Never",
-            "terminationGracePeriodSeconds": 30,
-            "containers": [
-                { "name": "c", "image": "none", "command": ["sh", "-c", script] },
-            ],
-        },
-    })
-}
-
 impl Fixture {
-    fn get(&self, path: &str) -> Reply {
-        send(self.address, "GET", path, None)
-    }
-
-    fn delete(&self, path: &str) -> Reply {
-        send(self.address, "DELETE", path, None)
-    }
-
-    fn create(&self, pod: &Value) -> Reply {
-        send(self.address, "POST", PODS, Some((JSON, &pod.to_string())))
-    }
-
-    #[track_caller]
-    fn created(&self, pod: &Value) -> Value {
-        let reply = self.create(pod);
-        assert_eq!(reply.status, 201, "{}", reply.body);
-        reply.json()
-    }
-
-    fn pod(&self, name: &str) -> Option<Value> {
-        let reply = self.get(&format!("{PODS}/{name}"));
-        (reply.status == 200).then(|| reply.json())
-    }
-
-    #[track_caller]
-    fn in_phase(&self, name: &str, phase: &str) -> Value {
-        eventually(&format!("{name} {phase}"), || {
-            self.pod(name).filter(|pod| pod["status"]["phase"] == phase)
-        })
-    }
-
-    #[track_caller]
-    fn gone(&self, name: &str) {
-        eventually(&format!("{name} gone"), || self.pod(name).is_none().then_some(()));
-    }
-
-    fn log(&self, name: &str) -> String {
-        self.get(&format!("{PODS}/{name}/log")).body
-    }
-
     #[track_caller]
     fn log_line(&self, name: &str) -> String {
         eventually(&format!("a line of {name}"), || {
-            self.log(name).split_once('\n').map(|(line, _)| line.to_owned())
+            self.log(name, "").split_once('\n').map(|(line, _)| line.to_owned())
         })
     }
 }
 
 fn terminated(pod: &Value) -> &Value {
-    &pod["status"]["containerStatuses"][0]["state"]["terminated"]
+    &status(pod)["state"]["terminated"]
 }
 
 /// True while a process of that id exists.
@@ -113,17 +45,16 @@ fn a_pod_runs_its_command_and_reports_its_exit() {
         { "name": "NAME", "valueFrom": { "fieldRef": { "fieldPath": "metadata.name" } } },
         { "name": "IP", "valueFrom": { "fieldRef": { "fieldPath": "status.podIP" } } },
     ]);
-    fixture.created(&spec);
+    fixture.create(&spec);
     let ended = fixture.in_phase("a", "Failed");
     let ip = ended["status"]["podIP"].as_str().expect("an address");
     assert!(ip.starts_with("127."), "{ip}");
-    assert_eq!(fixture.log("a"), format!("a-$(NAME) {ip} a none\n/\n"));
-    let tail = fixture.get(&format!("{PODS}/a/log?tailLines=1"));
-    assert_eq!(tail.body, "/\n");
+    assert_eq!(fixture.log("a", ""), format!("a-$(NAME) {ip} a none\n/\n"));
+    assert_eq!(fixture.log("a", "tailLines=1"), "/\n");
     let end = terminated(&ended);
     assert_eq!((&end["exitCode"], &end["reason"]), (&json!(3), &json!("Error")));
     assert_eq!(ended["spec"]["nodeName"], "dev-node-0");
-    fixture.created(&pod("b", "true"));
+    fixture.create(&pod("b", "true"));
     let ended = fixture.in_phase("b", "Succeeded");
     assert_eq!(terminated(&ended)["reason"], "Completed");
     // Ended pods are deleted at once.
@@ -142,14 +73,14 @@ fn init_containers_run_first_and_in_order() {
             "command": ["sh", "-c", format!("echo {name} >> {file}")] })
     };
     spec["spec"]["initContainers"] = json!([init("one"), init("two")]);
-    fixture.created(&spec);
+    fixture.create(&spec);
     fixture.in_phase("a", "Succeeded");
-    assert_eq!(fixture.get(&format!("{PODS}/a/log?container=c")).body, "one\ntwo\n");
+    assert_eq!(fixture.log("a", "container=c"), "one\ntwo\n");
     let mut spec = pod("b", "true");
     spec["spec"]["initContainers"] = json!([
         { "name": "i", "image": "none", "command": ["sh", "-c", "exit 9"] },
     ]);
-    fixture.created(&spec);
+    fixture.create(&spec);
     let failed = fixture.in_phase("b", "Failed");
     let status = &failed["status"];
     assert_eq!(status["initContainerStatuses"][0]["state"]["terminated"]["exitCode"], 9);
@@ -157,31 +88,13 @@ fn init_containers_run_first_and_in_order() {
 }
 
 #[test]
-fn restarts_follow_the_policy() {
-    let fixture = start(|_| {});
-    let mut spec = pod("a", "exit 1");
-    spec["spec"]["restartPolicy"] = json!("OnFailure");
-    fixture.created(&spec);
-    let status = eventually("a backoff", || {
-        let pod = fixture.pod("a")?;
-        let status = pod["status"]["containerStatuses"][0].clone();
-        let waits = status["state"]["waiting"]["reason"] == "CrashLoopBackOff";
-        (waits && status["restartCount"] == 1).then_some(status)
-    });
-    assert_eq!(status["lastState"]["terminated"]["exitCode"], 1);
-    // No process of the pod runs, so that its deletion needs no grace period.
-    fixture.delete(&format!("{PODS}/a"));
-    fixture.gone("a");
-}
-
-#[test]
 fn a_deleted_pod_gets_no_more_than_its_grace_period() {
     let fixture = start(|_| {});
-    fixture.created(&pod(
+    fixture.create(&pod(
         "kind",
         "trap 'echo bye; exit 0' TERM; echo $$$$; while :; do sleep 0.02; done",
     ));
-    fixture.created(&pod("deaf", "trap '' TERM; echo $$$$; while :; do sleep 0.02; done"));
+    fixture.create(&pod("deaf", "trap '' TERM; echo $$$$; while :; do sleep 0.02; done"));
     let pids = [fixture.log_line("kind"), fixture.log_line("deaf")];
     assert!(pids.iter().all(|pid| is_alive(pid)));
     let version = fixture.get(PODS).json()["metadata"]["resourceVersion"].clone();
@@ -220,7 +133,7 @@ fn a_deleted_pod_gets_no_more_than_its_grace_period() {
 #[test]
 fn a_killed_process_is_reported_as_137_and_its_process_group_is_killed() {
     let fixture = start(|_| {});
-    fixture.created(&pod("a", "sleep 300 & echo $$$$ $!; wait"));
+    fixture.create(&pod("a", "sleep 300 & echo $$$$ $!; wait"));
     let line = fixture.log_line("a");
     let (shell, sleeper) = line.split_once(' ').expect("two ids");
     let killed = std::process::Command::new("kill").args(["-9", shell]).status();
@@ -235,7 +148,7 @@ fn a_container_that_cannot_start_reports_the_reason() {
     let fixture = start(|_| {});
     let mut spec = pod("unknown", "true");
     spec["spec"]["containers"][0]["command"] = json!(["no-such-program"]);
-    fixture.created(&spec);
+    fixture.create(&spec);
     let ended = fixture.in_phase("unknown", "Failed");
     let end = terminated(&ended);
     assert_eq!((&end["exitCode"], &end["reason"]), (&json!(128), &json!("StartError")));
@@ -246,21 +159,19 @@ fn a_container_that_cannot_start_reports_the_reason() {
     );
     let mut spec = pod("image", "true");
     spec["spec"]["containers"][0]["command"] = json!([]);
-    fixture.created(&spec);
-    let waiting = eventually("a failed pull", || {
-        let pod = fixture.pod("image")?;
-        let waiting = pod["status"]["containerStatuses"][0]["state"]["waiting"].clone();
-        (waiting["reason"] == "ErrImagePull").then_some(waiting)
-    });
-    assert!(waiting["message"].as_str().expect("words").contains("runs commands"));
-    assert_eq!(fixture.pod("image").expect("there")["status"]["phase"], "Pending");
+    fixture.create(&spec);
+    let waits = |pod: &Value| status(pod)["state"]["waiting"]["reason"] == "ErrImagePull";
+    let waiting = fixture.pod("image", "a failed pull", waits);
+    let message = status(&waiting)["state"]["waiting"]["message"].as_str().expect("words");
+    assert!(message.contains("runs commands"), "{message}");
+    assert_eq!(waiting["status"]["phase"], "Pending");
 }
 
 #[test]
 fn no_process_outlives_the_cluster() {
     let fixture = start(|_| {});
     let folder = fixture.cluster.kubeconfig().parent().expect("a folder").to_owned();
-    fixture.created(&pod("a", "echo $$$$; exec sleep 300"));
+    fixture.create(&pod("a", "echo $$$$; exec sleep 300"));
     let pid = fixture.log_line("a");
     assert!(is_alive(&pid) && folder.exists());
     fixture.cluster.stop();
@@ -270,7 +181,7 @@ fn no_process_outlives_the_cluster() {
 #[test]
 fn dependents_are_deleted_with_their_last_owner() {
     let fixture = start(|options| options.simulate = true);
-    let owner = fixture.created(&pod("owner", "true"));
+    let owner = fixture.create(&pod("owner", "true"));
     let owned = |name: &str, uid: &Value| {
         let mut pod = pod(name, "true");
         pod["metadata"]["ownerReferences"] = json!([
@@ -278,8 +189,8 @@ fn dependents_are_deleted_with_their_last_owner() {
         ]);
         pod
     };
-    fixture.created(&owned("dependent", &owner["metadata"]["uid"]));
-    fixture.created(&owned("orphan", &json!("11111111-2222-3333-4444-555555555555")));
+    fixture.create(&owned("dependent", &owner["metadata"]["uid"]));
+    fixture.create(&owned("orphan", &json!("11111111-2222-3333-4444-555555555555")));
     fixture.gone("orphan");
     fixture.in_phase("dependent", "Running");
     fixture.delete(&format!("{PODS}/owner"));
@@ -294,21 +205,18 @@ fn a_deleted_namespace_is_emptied_and_removed() {
         options.namespaces.push("extra".to_owned());
     });
     let pods = "/api/v1/namespaces/extra/pods";
-    let body = pod("a", "true").to_string();
-    assert_eq!(send(fixture.address, "POST", pods, Some((JSON, &body))).status, 201);
+    fixture.created(pods, &pod("a", "true"));
     assert_eq!(fixture.delete("/api/v1/namespaces/extra").status, 200);
-    eventually("the namespace's end", || {
-        (fixture.get("/api/v1/namespaces/extra").status == 404).then_some(())
-    });
+    fixture.until("/api/v1/namespaces/extra", "gone", |namespace| namespace["code"] == 404);
     assert_eq!(fixture.get(&format!("{pods}/a")).status, 404);
 }
 
 #[test]
 fn a_full_quota_answers_like_the_real_server() {
     let fixture = with_fault("quota", "2");
-    fixture.created(&pod("a", "true"));
-    fixture.created(&pod("b", "true"));
-    let refused = fixture.create(&pod("c", "true"));
+    fixture.create(&pod("a", "true"));
+    fixture.create(&pod("b", "true"));
+    let refused = fixture.post(PODS, &pod("c", "true"));
     assert_eq!(refused.status, 403);
     assert_eq!(
         refused.json()["message"],
@@ -317,20 +225,17 @@ fn a_full_quota_answers_like_the_real_server() {
     );
     fixture.delete(&format!("{PODS}/a"));
     fixture.gone("a");
-    fixture.created(&pod("c", "true"));
+    fixture.create(&pod("c", "true"));
 }
 
 #[test]
-fn creates_fail_before_and_after_the_commit() {
+fn a_share_of_the_creates_is_refused() {
     let fixture = with_fault("create-429", "100");
-    let refused = fixture.create(&pod("a", "true"));
+    let refused = fixture.post(PODS, &pod("a", "true"));
     assert_eq!((refused.status, refused.header("retry-after")), (429, Some("1")));
-    assert_eq!(fixture.pod("a"), None);
-    let fixture = with_fault("create-500-after", "100");
-    assert_eq!(fixture.create(&pod("a", "true")).status, 500);
-    assert!(fixture.pod("a").is_some());
+    fixture.gone("a");
     let fixture = with_fault("create-429", "50");
-    let mut codes = (0..40).map(|n| fixture.create(&pod(&format!("p{n}"), "true")).status);
+    let mut codes = (0..40).map(|n| fixture.post(PODS, &pod(&format!("p{n}"), "true")).status);
     assert!(codes.any(|code| code == 201) && codes.any(|code| code == 429));
 }
 
@@ -340,7 +245,7 @@ fn watches_are_cut_or_fall_silent() {
     let watch = fixture.get(&format!("{PODS}?watch=1&timeoutSeconds=30"));
     assert!(!watch.whole, "a cut connection has no end");
     let fixture = with_fault("silent-watch", "0");
-    fixture.created(&pod("a", "true"));
+    fixture.create(&pod("a", "true"));
     let watch = fixture.get(&format!("{PODS}?watch=1&timeoutSeconds=1&resourceVersion=1"));
     assert_eq!((watch.whole, watch.body.as_str()), (true, ""));
 }
@@ -349,12 +254,12 @@ fn watches_are_cut_or_fall_silent() {
 fn old_versions_and_pages_expire() {
     let fixture = with_fault("compact", "8");
     for n in 0..4 {
-        fixture.created(&pod(&format!("p{n}"), "true"));
+        fixture.create(&pod(&format!("p{n}"), "true"));
     }
     let page = fixture.get(&format!("{PODS}?limit=2")).json();
     let token = page["metadata"]["continue"].as_str().expect("more");
     for n in 4..24 {
-        fixture.created(&pod(&format!("p{n}"), "true"));
+        fixture.create(&pod(&format!("p{n}"), "true"));
     }
     let next = fixture.get(&format!("{PODS}?limit=2&continue={token}"));
     assert_eq!((next.status, &next.json()["reason"]), (410, &json!("Expired")));
@@ -375,12 +280,12 @@ fn old_versions_and_pages_expire() {
 fn all_pages_of_a_list_have_one_version() {
     let fixture = start(|options| options.simulate = true);
     for name in ["a", "b", "c", "d"] {
-        fixture.created(&pod(name, "true"));
+        fixture.create(&pod(name, "true"));
     }
     let page = fixture.get(&format!("{PODS}?limit=2")).json();
     let token = page["metadata"]["continue"].as_str().expect("more");
     fixture.delete(&format!("{PODS}/c?gracePeriodSeconds=0"));
-    fixture.created(&pod("cc", "true"));
+    fixture.create(&pod("cc", "true"));
     let rest = fixture.get(&format!("{PODS}?limit=10&continue={token}")).json();
     let names = |list: &Value| -> Vec<Value> {
         let items = list["items"].as_array().expect("items");
@@ -401,13 +306,11 @@ fn a_watch_reports_pods_that_enter_and_leave_its_selection_and_ends_with_a_bookm
     labelled["metadata"]["labels"] = json!({ "on": "no" });
     // No scheduler of that name exists: only the patches below change the pod.
     labelled["spec"]["schedulerName"] = json!("nobody");
-    let first = fixture.created(&labelled);
+    let first = fixture.create(&labelled);
     let version = first["metadata"]["resourceVersion"].as_str().expect("a version");
     for on in ["yes", "yes and", "no"] {
         let patch = json!({ "metadata": { "labels": { "on": on.replace(' ', "-") } } });
-        let path = format!("{PODS}/a");
-        let reply = send(fixture.address, "PATCH", &path, Some((MERGE, &patch.to_string())));
-        assert_eq!(reply.status, 200, "{}", reply.body);
+        fixture.patch(&format!("{PODS}/a"), &patch);
     }
     let watch = fixture.get(&format!(
         "{PODS}?watch=1&timeoutSeconds=3&allowWatchBookmarks=true&resourceVersion={version}\
@@ -432,12 +335,9 @@ fn many_simulated_pods_run_on_all_nodes() {
         options.start_delay = Duration::from_millis(20);
     });
     for n in 0..N_PODS {
-        fixture.created(&pod(&format!("p{n}"), "true"));
+        fixture.create(&pod(&format!("p{n}"), "true"));
     }
-    let count = |selector: &str| {
-        let list = fixture.get(&format!("{PODS}?fieldSelector={selector}")).json();
-        list["items"].as_array().map_or(0, Vec::len)
-    };
+    let count = |selector: &str| fixture.items(&format!("{PODS}?fieldSelector={selector}")).len();
     eventually("all running", || (count("status.phase%3DRunning") == N_PODS).then_some(()));
     for node in ["dev-node-0", "dev-node-1", "dev-node-2"] {
         assert_eq!(count(&format!("spec.nodeName%3D{node}")), N_PODS / 3, "{node}");
@@ -468,8 +368,7 @@ fn wrong_options_are_reported_at_the_start() {
 fn a_watch_may_begin_with_all_objects_and_marks_their_end() {
     let fixture = start(|options| options.simulate = true);
     let maps = "/api/v1/namespaces/default/configmaps";
-    let map = |name: &str| json!({ "metadata": { "name": name } }).to_string();
-    assert_eq!(send(fixture.address, "POST", maps, Some((JSON, &map("a")))).status, 201);
+    fixture.created(maps, &json!({ "metadata": { "name": "a" } }));
     let query = "watch=1&timeoutSeconds=1&sendInitialEvents=true&fieldSelector=metadata.name%3Da";
     let full = format!("{maps}?{query}&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true");
     let events: Vec<Value> = fixture
@@ -495,7 +394,7 @@ fn an_object_that_is_too_large_is_refused_like_by_the_real_server() {
     let create = |n: usize| {
         let mut pod = pod("large", "true");
         pod["spec"]["containers"][0]["env"] = json!([{ "name": "A", "value": "x".repeat(n) }]);
-        let reply = fixture.create(&pod);
+        let reply = fixture.post(PODS, &pod);
         (reply.status, reply.json()["message"].as_str().unwrap_or_default().to_owned())
     };
     let large = "etcdserver: request is too large".to_owned();
@@ -513,8 +412,7 @@ fn deep_and_large_bodies_do_not_end_the_server() {
     let send = |method: &str, path: &str, media_type: &str, body: &str| {
         send(cluster.address, method, path, Some((media_type, body)))
     };
-    let created = send("POST", maps, JSON, r#"{"metadata":{"name":"c"}}"#);
-    assert_eq!(created.status, 201, "{}", created.body);
+    cluster.created(maps, &json!({ "metadata": { "name": "c" } }));
     let one = format!("{maps}/c");
     let deep = format!("{{\"data\":{}1{}}}", "{\"a\":".repeat(120), "}".repeat(120));
     let wide = format!("{{\"data\":[{}1]}}", "{\"\":1},".repeat(200_000));

@@ -1,59 +1,13 @@
 //! Tests of the controllers and of admission through the sockets of whole clusters.
 
-use std::net::SocketAddr;
-
-use posse_dev::{Cluster, Options};
 use serde_json::{Value, json};
 
-use crate::dev::http::{Reply, eventually, send, started};
+use crate::dev::http::{Fixture, condition, container, eventually, start};
 
 const CORE: &str = "/api/v1/namespaces/default";
 const JOBS: &str = "/apis/batch/v1/namespaces/default/jobs";
 
-struct Fixture {
-    _cluster: Cluster,
-    address: SocketAddr,
-}
-
-fn start(change: impl FnOnce(&mut Options)) -> Fixture {
-    let (cluster, address) = started(change);
-    Fixture { _cluster: cluster, address }
-}
-
 impl Fixture {
-    fn get(&self, path: &str) -> Reply {
-        send(self.address, "GET", path, None)
-    }
-
-    fn post(&self, path: &str, body: &Value) -> Reply {
-        send(self.address, "POST", path, Some(("application/json", &body.to_string())))
-    }
-
-    #[track_caller]
-    fn created(&self, path: &str, body: &Value) -> Value {
-        let reply = self.post(path, body);
-        assert_eq!(reply.status, 201, "{}", reply.body);
-        reply.json()
-    }
-
-    fn patch(&self, path: &str, body: &Value) -> Reply {
-        let patch = Some(("application/merge-patch+json", &*body.to_string()));
-        send(self.address, "PATCH", path, patch)
-    }
-
-    fn delete(&self, path: &str) -> Reply {
-        send(self.address, "DELETE", path, None)
-    }
-
-    fn items(&self, path: &str) -> Vec<Value> {
-        self.get(path).json()["items"].as_array().cloned().unwrap_or_default()
-    }
-
-    #[track_caller]
-    fn until(&self, path: &str, what: &str, is: impl Fn(&Value) -> bool) -> Value {
-        eventually(&format!("{path}: {what}"), || Some(self.get(path).json()).filter(|v| is(v)))
-    }
-
     /// The reasons of all Events about an object.
     fn reasons(&self, name: &str) -> Vec<String> {
         let events = self.items(&format!("{CORE}/events"));
@@ -62,9 +16,8 @@ impl Fixture {
     }
 }
 
-fn condition<'v>(value: &'v Value, name: &str) -> Option<&'v Value> {
-    let conditions = value["status"]["conditions"].as_array()?;
-    conditions.iter().find(|condition| condition["type"] == name && condition["status"] == "True")
+fn has(object: &Value, name: &str) -> bool {
+    condition(object, name)["status"] == "True"
 }
 
 fn job(name: &str, script: &str, spec: &Value) -> Value {
@@ -72,7 +25,7 @@ fn job(name: &str, script: &str, spec: &Value) -> Value {
         "metadata": { "name": name },
         "spec": { "template": { "spec": {
             "restartPolicy": "Never",
-            "containers": [{ "name": "c", "image": "none", "command": ["sh", "-c", script] }],
+            "containers": [container("c", script)],
         }}},
     });
     for (field, value) in spec.as_object().expect("fields") {
@@ -100,7 +53,7 @@ fn a_job_completes_when_enough_pods_have_succeeded() {
     let spec = json!({ "completions": 3, "parallelism": 2, "ttlSecondsAfterFinished": 100 });
     fixture.created(JOBS, &job("j", "true", &spec));
     let path = format!("{JOBS}/j");
-    let done = fixture.until(&path, "complete", |job| condition(job, "Complete").is_some());
+    let done = fixture.until(&path, "complete", |job| has(job, "Complete"));
     let status = &done["status"];
     assert_eq!((&status["succeeded"], &status["active"]), (&json!(3), &Value::Null), "{status}");
     assert!(status["completionTime"].is_string() && status["startTime"].is_string());
@@ -136,7 +89,7 @@ fn a_pod_that_a_job_owns_without_control_does_not_count() {
     // The controller sees the delete before this Job's end.
     fixture.created(JOBS, &job("other", "true", &json!({})));
     let other = format!("{JOBS}/other");
-    fixture.until(&other, "complete", |job| condition(job, "Complete").is_some());
+    fixture.until(&other, "complete", |job| has(job, "Complete"));
     let status = fixture.get(&format!("{JOBS}/j")).json()["status"].clone();
     assert_eq!((&status["succeeded"], &status["active"]), (&Value::Null, &json!(1)), "{status}");
 }
@@ -146,8 +99,8 @@ fn a_job_fails_after_its_backoff_limit() {
     let fixture = start(|_| {});
     fixture.created(JOBS, &job("j", "exit 3", &json!({ "backoffLimit": 1 })));
     let path = format!("{JOBS}/j");
-    let failed = fixture.until(&path, "failed", |job| condition(job, "Failed").is_some());
-    let over = condition(&failed, "Failed").expect("it failed");
+    let failed = fixture.until(&path, "failed", |job| has(job, "Failed"));
+    let over = condition(&failed, "Failed");
     assert_eq!(over["reason"], "BackoffLimitExceeded");
     assert_eq!(over["message"], "Job has reached the specified backoff limit");
     assert_eq!(failed["status"]["failed"], 2);
@@ -162,10 +115,10 @@ fn a_pod_failure_policy_fails_a_job_for_an_exit_code() {
     ]}});
     fixture.created(JOBS, &job("j", "exit 42", &policy));
     let path = format!("{JOBS}/j");
-    let failed = fixture.until(&path, "failed", |job| condition(job, "Failed").is_some());
-    let over = condition(&failed, "Failed").expect("it failed");
+    let failed = fixture.until(&path, "failed", |job| has(job, "Failed"));
+    let over = condition(&failed, "Failed");
     assert_eq!(over["reason"], "PodFailurePolicy");
-    assert!(condition(&failed, "FailureTarget").is_some());
+    assert!(has(&failed, "FailureTarget"));
     assert_eq!(failed["status"]["failed"], 1);
 }
 
@@ -174,18 +127,18 @@ fn a_job_is_suspended_resumed_and_ends_by_its_deadline() {
     let fixture = start(|options| options.simulate = true);
     fixture.created(JOBS, &job("j", "sleep 100", &json!({ "suspend": true, "parallelism": 2 })));
     let path = format!("{JOBS}/j");
-    let held = fixture.until(&path, "suspended", |job| condition(job, "Suspended").is_some());
+    let held = fixture.until(&path, "suspended", |job| has(job, "Suspended"));
     assert!(held["status"]["startTime"].is_null());
     fixture.patch(&path, &json!({ "spec": { "suspend": false } }));
     fixture.until(&path, "ready", |job| job["status"]["ready"] == 2);
     fixture.patch(&path, &json!({ "spec": { "suspend": true } }));
     fixture.until(&format!("{CORE}/pods"), "empty", |pods| pods["items"] == json!([]));
-    let held = fixture.until(&path, "suspended", |job| condition(job, "Suspended").is_some());
+    let held = fixture.until(&path, "suspended", |job| has(job, "Suspended"));
     assert!(held["status"]["failed"].is_null(), "{held}");
     let deadline = json!({ "spec": { "suspend": false, "activeDeadlineSeconds": 1 } });
     fixture.patch(&path, &deadline);
-    let failed = fixture.until(&path, "failed", |job| condition(job, "Failed").is_some());
-    assert_eq!(condition(&failed, "Failed").expect("it failed")["reason"], "DeadlineExceeded");
+    let failed = fixture.until(&path, "failed", |job| has(job, "Failed"));
+    assert_eq!(condition(&failed, "Failed")["reason"], "DeadlineExceeded");
 }
 
 #[test]
@@ -371,5 +324,5 @@ fn an_evicted_pod_is_marked_and_a_job_can_ignore_its_failure() {
     });
     assert_eq!(next["items"][0]["metadata"]["labels"]["job-name"], "j");
     let job = fixture.get(&format!("{JOBS}/j")).json();
-    assert!(job["status"]["failed"].is_null() && condition(&job, "Failed").is_none(), "{job}");
+    assert!(job["status"]["failed"].is_null() && !has(&job, "Failed"), "{job}");
 }

@@ -1,42 +1,32 @@
 //! Tests of faults that are switched on and off through the sockets of a running cluster.
 
 use std::io::BufRead as _;
-use std::net::{SocketAddr, TcpStream};
+use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use posse_dev::Cluster;
 use serde_json::{Value, json};
 
-use crate::dev::http::{Reply, eventually, read_reply, request, send, started};
+use crate::dev::http::{
+    self, Fixture, JSON, MERGE, PODS, Reply, condition, eventually, is_ready, read_reply, request,
+    send,
+};
 
 const PATH: &str = "/posse/faults";
-const PODS: &str = "/api/v1/namespaces/default/pods";
-
-struct Fixture {
-    address: SocketAddr,
-    // Stopped when dropped.
-    _cluster: Cluster,
-}
 
 fn start() -> Fixture {
-    let (cluster, address) = started(|options| {
+    http::start(|options| {
         options.simulate = true;
         options.nodes = 2;
-    });
-    Fixture { address, _cluster: cluster }
+    })
 }
 
 impl Fixture {
     fn call(&self, method: &str, path: &str, body: &Value) -> Reply {
         let media_type = match method {
-            "PATCH" => "application/merge-patch+json",
-            _ => "application/json",
+            "PATCH" => MERGE,
+            _ => JSON,
         };
         send(self.address, method, path, Some((media_type, &body.to_string())))
-    }
-
-    fn get(&self, path: &str) -> Reply {
-        send(self.address, "GET", path, None)
     }
 
     #[track_caller]
@@ -46,16 +36,15 @@ impl Fixture {
         reply.json()["faults"].clone()
     }
 
-    fn create(&self, name: &str) -> Reply {
+    fn send_pod(&self, name: &str) -> Reply {
         let labels = json!({"posse.dev/app": "a", "team": "b"});
         let pod = json!({"metadata": {"name": name, "labels": labels},
             "spec": {"terminationGracePeriodSeconds": 0, "containers": [{"name": "c", "image": "i"}]}});
-        self.call("POST", PODS, &pod)
+        self.post(PODS, &pod)
     }
 
     fn names(&self, query: &str) -> Vec<String> {
-        let list = self.get(&format!("{PODS}?{query}")).json();
-        let items = list["items"].as_array().cloned().unwrap_or_default();
+        let items = self.items(&format!("{PODS}?{query}"));
         items.iter().map(|pod| pod["metadata"]["name"].as_str().unwrap().to_owned()).collect()
     }
 
@@ -77,13 +66,13 @@ fn faults_are_switched_on_and_off_while_the_cluster_runs() {
     assert!(known("quota")["help"].as_str().is_some_and(|help| help.contains("pods")));
     let put = json!({"create-429": 100, "retry-after": 7});
     assert_eq!(fixture.switch("PUT", &put), put);
-    let refused = fixture.create("a");
+    let refused = fixture.send_pod("a");
     assert_eq!((refused.status, refused.header("retry-after")), (429, Some("7")));
     let now = fixture.switch("PATCH", &json!({"create-429": null, "quota": "0"}));
     assert_eq!(now, json!({"retry-after": 7, "quota": 0}));
-    assert_eq!(fixture.create("a").status, 403);
+    assert_eq!(fixture.send_pod("a").status, 403);
     assert_eq!(fixture.switch("PUT", &json!({"latency": 1})), json!({"latency": 1}));
-    assert_eq!(fixture.create("a").status, 201);
+    assert_eq!(fixture.send_pod("a").status, 201);
     assert_eq!(fixture.switch("DELETE", &Value::Null), json!({}));
 }
 
@@ -120,9 +109,9 @@ fn writes_fail_before_or_after_their_execution() {
     let note = |text: &str| json!({"metadata": {"annotations": {"note": text}}});
     let current_note = || fixture.get(&path).json()["metadata"]["annotations"]["note"].clone();
     fixture.switch("PUT", &json!({"create-500": 100}));
-    assert_eq!((fixture.create("a").status, pod("a")), (500, 404));
+    assert_eq!((fixture.send_pod("a").status, pod("a")), (500, 404));
     fixture.switch("PUT", &json!({"create-500-after": 100}));
-    assert_eq!((fixture.create("a").status, pod("a")), (500, 200));
+    assert_eq!((fixture.send_pod("a").status, pod("a")), (500, 200));
     fixture.switch("PUT", &json!({"write-500": 100}));
     assert_eq!(fixture.call("PATCH", &path, &note("one")).status, 500);
     assert_eq!(current_note(), Value::Null);
@@ -130,8 +119,9 @@ fn writes_fail_before_or_after_their_execution() {
     assert_eq!(fixture.call("PATCH", &path, &note("two")).status, 500);
     assert_eq!(current_note(), "two");
     let cut = |name: &str| {
-        let sent =
-            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| fixture.create(name).status));
+        let sent = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            fixture.send_pod(name).status
+        }));
         assert!(sent.is_err(), "there is an answer");
     };
     fixture.switch("PUT", &json!({"cut-before": 100}));
@@ -148,14 +138,14 @@ fn writes_fail_before_or_after_their_execution() {
 fn labels_are_stripped_from_new_pods() {
     let fixture = start();
     fixture.switch("PUT", &json!({"strip-labels": "posse.dev/"}));
-    let pod = fixture.create("a").json();
+    let pod = fixture.send_pod("a").json();
     assert_eq!(pod["metadata"]["labels"], json!({"team": "b"}));
 }
 
 #[test]
 fn lists_are_truncated_cut_slow_or_stale() {
     let fixture = start();
-    fixture.create("a");
+    fixture.send_pod("a");
     let full_list = fixture.get(PODS).body;
     fixture.switch("PUT", &json!({"truncated-list": 100}));
     let half = fixture.get(PODS);
@@ -173,7 +163,7 @@ fn lists_are_truncated_cut_slow_or_stale() {
     assert_eq!(fixture.names(""), ["a"]);
     assert!(start.elapsed() >= Duration::from_millis(100));
     fixture.switch("PUT", &json!({"stale-lists": 600_000}));
-    fixture.create("b");
+    fixture.send_pod("b");
     assert_eq!(
         fixture.names("resourceVersion=0"),
         ["a"],
@@ -197,7 +187,7 @@ fn the_next_watches_get_410_as_often_as_configured() {
     assert_eq!(fixture.get(PATH).json()["faults"], json!({}));
     assert_eq!(watch().body, "");
     // A shorter history.
-    fixture.create("a");
+    fixture.send_pod("a");
     fixture.switch("PATCH", &json!({"compact": 1}));
     assert_eq!(watch().json()["object"]["code"], 410);
 }
@@ -209,7 +199,7 @@ fn a_silent_watch_sends_missed_changes_after_the_fault() {
     let path = format!("{PODS}?watch=1&timeoutSeconds=60&resourceVersion={from}");
     let watch = request(fixture.address, "GET", &path, None);
     fixture.switch("PUT", &json!({"silent-watch": 0}));
-    fixture.create("a");
+    fixture.send_pod("a");
     fixture.switch("DELETE", &Value::Null);
     let mut lines = watch.lines().map(|line| line.expect("an event in time"));
     assert!(lines.any(|line| line.contains("\"ADDED\"")), "missed changes are sent later");
@@ -218,13 +208,11 @@ fn a_silent_watch_sends_missed_changes_after_the_fault() {
 #[test]
 fn a_restore_brings_the_old_state_back_and_cuts_watches() {
     let fixture = start();
-    fixture.create("old");
-    eventually("it to run", || {
-        (fixture.get(&format!("{PODS}/old")).json()["status"]["phase"] == "Running").then_some(())
-    });
+    fixture.send_pod("old");
+    fixture.in_phase("old", "Running");
     let then = fixture.version();
-    fixture.create("new");
-    send(fixture.address, "DELETE", &format!("{PODS}/old"), None);
+    fixture.send_pod("new");
+    fixture.delete(&format!("{PODS}/old"));
     eventually("only the new one", || (fixture.names("") == ["new"]).then_some(()));
     let path = format!("{PODS}?watch=1&timeoutSeconds=20");
     let mut watch = request(fixture.address, "GET", &path, None);
@@ -234,14 +222,14 @@ fn a_restore_brings_the_old_state_back_and_cuts_watches() {
     assert_eq!(fixture.names(""), ["old"]);
     assert!(fixture.version() >= then);
     // The node follows the restored state.
-    send(fixture.address, "DELETE", &format!("{PODS}/old"), None);
+    fixture.delete(&format!("{PODS}/old"));
     eventually("it to go", || fixture.names("").is_empty().then_some(()));
 }
 
 #[test]
 fn connections_are_refused_for_a_while() {
     let fixture = start();
-    fixture.create("a");
+    fixture.send_pod("a");
     fixture.switch("PATCH", &json!({"refuse": 5_000}));
     eventually("connections to be refused", || {
         TcpStream::connect(fixture.address).err().map(|_| ())
@@ -254,28 +242,17 @@ fn connections_are_refused_for_a_while() {
 fn the_servers_clock_can_be_skewed() {
     let fixture = start();
     fixture.switch("PUT", &json!({"clock-skew": -31_536_000}));
-    let answer = fixture.create("a");
+    let answer = fixture.send_pod("a");
     let year = |text: &str| -> i64 { text[..4].parse().expect("a year") };
     let created = answer.json()["metadata"]["creationTimestamp"].as_str().unwrap().to_owned();
     let date = answer.header("date").expect("a date").to_owned();
     assert!(date.ends_with(" GMT") && date.contains(&created[..4]), "{date} {created}");
     fixture.switch("DELETE", &Value::Null);
-    let later = fixture.create("b").json()["metadata"]["creationTimestamp"].clone();
+    let later = fixture.send_pod("b").json()["metadata"]["creationTimestamp"].clone();
     assert_eq!(year(later.as_str().unwrap()) - year(&created), 1);
 }
 
 impl Fixture {
-    fn object(&self, path: &str) -> Value {
-        self.get(path).json()
-    }
-
-    /// The status of a condition of the object at `path`.
-    fn condition(&self, path: &str, name: &str) -> Value {
-        let object = self.object(path);
-        let conditions = object["status"]["conditions"].as_array().cloned().unwrap_or_default();
-        conditions.into_iter().find(|one| one["type"] == name).unwrap_or_default()
-    }
-
     /// Starts a pod on that node and waits until it is ready. `patience_s` is its
     /// `tolerationSeconds` for unreachable nodes; `None` tolerates them for ever. Returns the pod's
     /// path.
@@ -287,14 +264,18 @@ impl Fixture {
         }
         let pod = json!({"metadata": {"name": name}, "spec": {"nodeName": node,
             "tolerations": [toleration], "containers": [{"name": "c", "image": "i"}]}});
-        let reply = self.call("POST", PODS, &pod);
-        assert_eq!(reply.status, 201, "{}", reply.body);
-        let path = format!("{PODS}/{name}");
-        eventually("it to run", || {
-            (self.condition(&path, "Ready")["status"] == "True").then_some(())
-        });
-        path
+        self.create(&pod);
+        self.pod(name, "ready", is_ready);
+        format!("{PODS}/{name}")
     }
+}
+
+fn is_unknown(node: &Value) -> bool {
+    condition(node, "Ready")["status"] == "Unknown"
+}
+
+fn is_deleted(pod: &Value) -> bool {
+    pod["metadata"]["deletionTimestamp"].is_string()
 }
 
 #[test]
@@ -307,20 +288,17 @@ fn a_lost_node_is_tainted_and_recovers() {
     let other = fixture.run_on("other", "dev-node-1", Some(0));
     let node = "/api/v1/nodes/dev-node-0";
     fixture.switch("PUT", &json!({"node-loss": "dev-node-0", "node-grace": 100}));
-    eventually("the node to be marked unknown", || {
-        (fixture.condition(node, "Ready")["status"] == "Unknown").then_some(())
-    });
-    let ready = fixture.condition(node, "Ready");
+    let unknown = fixture.until(node, "unknown", is_unknown);
+    let ready = condition(&unknown, "Ready");
     assert_eq!(
         (&ready["reason"], &ready["message"]),
         (&json!("NodeStatusUnknown"), &json!("Kubelet stopped posting node status."))
     );
-    assert_eq!(fixture.condition(&patient, "Ready")["status"], "False");
-    assert_eq!(fixture.object(&patient)["status"]["phase"], "Running");
-    eventually("the pod without patience to be deleted", || {
-        fixture.object(&brief)["metadata"]["deletionTimestamp"].as_str().map(|_| ())
-    });
-    let target = fixture.condition(&brief, "DisruptionTarget");
+    let still = fixture.object(&patient);
+    assert_eq!(condition(&still, "Ready")["status"], "False");
+    assert_eq!(still["status"]["phase"], "Running");
+    let deleted = fixture.until(&brief, "deleted", is_deleted);
+    let target = condition(&deleted, "DisruptionTarget");
     assert_eq!(
         (&target["status"], &target["reason"]),
         (&json!("True"), &json!("DeletionByTaintManager"))
@@ -329,23 +307,17 @@ fn a_lost_node_is_tainted_and_recovers() {
     let effects: Vec<_> = taints.as_array().unwrap().iter().map(|taint| &taint["effect"]).collect();
     assert_eq!(effects, ["NoSchedule", "NoExecute"], "{taints}");
     // The kubelet of the lost node does not see the delete.
-    send(fixture.address, "DELETE", &patient, None);
-    fixture.create("elsewhere");
-    eventually("a new one on the other node", || {
-        (fixture.object(&format!("{PODS}/elsewhere"))["spec"]["nodeName"] == "dev-node-1")
-            .then_some(())
-    });
+    fixture.delete(&patient);
+    fixture.send_pod("elsewhere");
+    let placed = |pod: &Value| pod["spec"]["nodeName"] == "dev-node-1";
+    fixture.pod("elsewhere", "on the other node", placed);
     assert_eq!(fixture.get(&brief).status, 200);
     assert_eq!(fixture.get(&patient).status, 200);
     assert_eq!(fixture.object(&other)["metadata"]["deletionTimestamp"], Value::Null);
     fixture.switch("DELETE", &Value::Null);
     eventually("both to go", || (fixture.names("") == ["elsewhere", "other"]).then_some(()));
-    eventually("the node to be as before", || {
-        let node = fixture.object(node);
-        (node["spec"]["taints"].is_null()
-            && fixture.condition("/api/v1/nodes/dev-node-0", "Ready")["status"] == "True")
-            .then_some(())
-    });
+    let as_before = |node: &Value| node["spec"]["taints"].is_null() && is_ready(node);
+    fixture.until(node, "as before", as_before);
 }
 
 #[test]
@@ -353,13 +325,9 @@ fn a_node_that_returns_in_time_keeps_its_pods() {
     let fixture = start();
     let pod = fixture.run_on("a", "dev-node-0", None);
     fixture.switch("PUT", &json!({"node-loss": "dev-node-0", "node-grace": 50}));
-    eventually("the node to be marked unknown", || {
-        (fixture.condition(&pod, "Ready")["status"] == "False").then_some(())
-    });
+    fixture.until(&pod, "of a lost node", |pod| condition(pod, "Ready")["status"] == "False");
     fixture.switch("DELETE", &Value::Null);
-    eventually("the pod to be ready again", || {
-        (fixture.condition(&pod, "Ready")["status"] == "True").then_some(())
-    });
+    fixture.until(&pod, "ready again", is_ready);
 }
 
 /// If all nodes are lost, the fault is probably in the control plane.
@@ -370,17 +338,12 @@ fn no_pod_is_evicted_if_all_nodes_are_lost() {
     let faults = json!({"node-loss": "dev-node-0,dev-node-1", "node-grace": 50});
     fixture.switch("PUT", &faults);
     for node in ["dev-node-0", "dev-node-1"] {
-        eventually("the node to be marked unknown", || {
-            (fixture.condition(&format!("/api/v1/nodes/{node}"), "Ready")["status"] == "Unknown")
-                .then_some(())
-        });
+        fixture.until(&format!("/api/v1/nodes/{node}"), "unknown", is_unknown);
     }
     assert_eq!(fixture.object(&pod)["metadata"]["deletionTimestamp"], Value::Null);
     // When one node is back, the other one is tainted.
     fixture.switch("PATCH", &json!({"node-loss": "dev-node-0"}));
-    eventually("the pod to be deleted", || {
-        fixture.object(&pod)["metadata"]["deletionTimestamp"].as_str().map(|_| ())
-    });
+    fixture.until(&pod, "deleted", is_deleted);
 }
 
 #[test]
@@ -388,6 +351,6 @@ fn pods_of_a_deleted_node_are_deleted_after_the_grace_period() {
     let fixture = start();
     let pod = fixture.run_on("a", "dev-node-0", None);
     fixture.switch("PUT", &json!({"node-loss": "dev-node-0", "node-grace": 50}));
-    assert_eq!(send(fixture.address, "DELETE", "/api/v1/nodes/dev-node-0", None).status, 200);
-    eventually("the pod to go", || (fixture.get(&pod).status == 404).then_some(()));
+    assert_eq!(fixture.delete("/api/v1/nodes/dev-node-0").status, 200);
+    fixture.until(&pod, "gone", |pod| pod["code"] == 404);
 }

@@ -6,7 +6,11 @@ use std::time::Duration;
 
 use posse_dev::{Cluster, Options};
 use posse_testing::Wait;
-use serde_json::Value;
+use serde_json::{Value, json};
+
+pub const PODS: &str = "/api/v1/namespaces/default/pods";
+pub const JSON: &str = "application/json";
+pub const MERGE: &str = "application/merge-patch+json";
 
 /// Much longer than anything here takes on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(120);
@@ -108,13 +112,124 @@ pub fn eventually<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// Starts a cluster without authentication, with changed options; also returns its address.
-pub fn started(change: impl FnOnce(&mut Options)) -> (Cluster, SocketAddr) {
+/// A cluster without authentication.
+pub struct Fixture {
+    // Stopped when dropped.
+    pub cluster: Cluster,
+    pub address: SocketAddr,
+}
+
+/// Starts a cluster with changed options.
+pub fn start(change: impl FnOnce(&mut Options)) -> Fixture {
     // Containers run under a supervisor, which is posse itself and not this test program.
     let runner = Some(env!("CARGO_BIN_EXE_posse").into());
     let mut options = Options { insecure_no_auth: true, runner, ..Options::default() };
     change(&mut options);
     let cluster = Cluster::start(options).expect("a cluster");
     let address = cluster.url().trim_start_matches("https://").parse().expect("an address");
-    (cluster, address)
+    Fixture { cluster, address }
+}
+
+impl Fixture {
+    pub fn get(&self, path: &str) -> Reply {
+        send(self.address, "GET", path, None)
+    }
+
+    pub fn delete(&self, path: &str) -> Reply {
+        send(self.address, "DELETE", path, None)
+    }
+
+    pub fn post(&self, path: &str, body: &Value) -> Reply {
+        send(self.address, "POST", path, Some((JSON, &body.to_string())))
+    }
+
+    #[track_caller]
+    pub fn created(&self, path: &str, body: &Value) -> Value {
+        let reply = self.post(path, body);
+        assert_eq!(reply.status, 201, "{}", reply.body);
+        reply.json()
+    }
+
+    /// Creates a pod.
+    #[track_caller]
+    pub fn create(&self, pod: &Value) -> Value {
+        self.created(PODS, pod)
+    }
+
+    #[track_caller]
+    pub fn patch(&self, path: &str, patch: &Value) {
+        let reply = send(self.address, "PATCH", path, Some((MERGE, &patch.to_string())));
+        assert_eq!(reply.status, 200, "{}", reply.body);
+    }
+
+    pub fn object(&self, path: &str) -> Value {
+        self.get(path).json()
+    }
+
+    pub fn items(&self, path: &str) -> Vec<Value> {
+        self.object(path)["items"].as_array().cloned().unwrap_or_default()
+    }
+
+    #[track_caller]
+    pub fn until(&self, path: &str, what: &str, is: impl Fn(&Value) -> bool) -> Value {
+        let mut last = Value::Null;
+        let found = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            eventually(&format!("{path}: {what}"), || {
+                last = self.object(path);
+                is(&last).then(|| last.clone())
+            })
+        }));
+        found.unwrap_or_else(|_| panic!("{path}: {what}: {}", last["status"]))
+    }
+
+    #[track_caller]
+    pub fn pod(&self, name: &str, what: &str, is: impl Fn(&Value) -> bool) -> Value {
+        self.until(&format!("{PODS}/{name}"), what, is)
+    }
+
+    #[track_caller]
+    pub fn in_phase(&self, name: &str, phase: &str) -> Value {
+        self.pod(name, phase, |pod| pod["status"]["phase"] == phase)
+    }
+
+    #[track_caller]
+    pub fn gone(&self, name: &str) {
+        self.pod(name, "gone", |reply| reply["code"] == 404);
+    }
+
+    pub fn log(&self, name: &str, query: &str) -> String {
+        self.get(&format!("{PODS}/{name}/log?{query}")).body
+    }
+}
+
+/// A condition of an object; `null` if there is none.
+pub fn condition<'a>(object: &'a Value, name: &str) -> &'a Value {
+    let conditions = object["status"]["conditions"].as_array();
+    let found = conditions.into_iter().flatten().find(|condition| condition["type"] == name);
+    found.unwrap_or(&Value::Null)
+}
+
+pub fn is_ready(object: &Value) -> bool {
+    condition(object, "Ready")["status"] == "True"
+}
+
+/// `$$` in a script stands for `$`, as in every command of a pod.
+pub fn container(name: &str, script: &str) -> Value {
+    json!({ "name": name, "image": "none", "command": ["sh", "-c", script] })
+}
+
+pub fn pod(name: &str, script: &str) -> Value {
+    json!({
+        "metadata": { "name": name },
+        "spec": {
+            "restartPolicy": "Never",
+            "terminationGracePeriodSeconds": 30,
+            "containers": [container("c", script)],
+        },
+    })
+}
+
+/// The status of the main container.
+pub fn status(pod: &Value) -> &Value {
+    &pod["status"]["containerStatuses"][0]
 }

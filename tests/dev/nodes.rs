@@ -1,91 +1,17 @@
 //! Tests of the node with real processes: sidecars, probes, hooks, pod ends, logs and scheduling.
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 
-use posse_dev::{Cluster, Options};
 use serde_json::{Value, json};
 
-use crate::dev::http::{PATIENCE, Reply, eventually, send, started};
-
-const PODS: &str = "/api/v1/namespaces/default/pods";
-const MERGE: &str = "application/merge-patch+json";
-
-struct Fixture {
-    address: SocketAddr,
-    // Stopped when dropped.
-    _cluster: Cluster,
-}
-
-fn start(change: impl FnOnce(&mut Options)) -> Fixture {
-    let (cluster, address) = started(change);
-    Fixture { address, _cluster: cluster }
-}
-
-/// `$$` in a script stands for `$`, as in every command of a pod.
-fn container(name: &str, script: &str) -> Value {
-    json!({ "name": name, "image": "none", "command": ["sh", "-c", script] })
-}
-
-fn pod(name: &str, script: &str) -> Value {
-    json!({
-        "metadata": { "name": name },
-        "spec": {
-            "restartPolicy": "Never",
-            "terminationGracePeriodSeconds": 30,
-            "containers": [container("c", script)],
-        },
-    })
-}
+use crate::dev::http::{
+    Fixture, PODS, condition, container, eventually, is_ready, pod, request, start, status,
+};
 
 impl Fixture {
-    fn get(&self, path: &str) -> Reply {
-        send(self.address, "GET", path, None)
-    }
-
-    fn delete(&self, path: &str) -> Reply {
-        send(self.address, "DELETE", path, None)
-    }
-
-    fn patch(&self, path: &str, patch: &Value) {
-        let reply = send(self.address, "PATCH", path, Some((MERGE, &patch.to_string())));
-        assert_eq!(reply.status, 200, "{}", reply.body);
-    }
-
-    #[track_caller]
-    fn create(&self, pod: &Value) {
-        let reply = send(self.address, "POST", PODS, Some(("application/json", &pod.to_string())));
-        assert_eq!(reply.status, 201, "{}", reply.body);
-    }
-
-    #[track_caller]
-    fn pod(&self, name: &str, what: &str, is: impl Fn(&Value) -> bool) -> Value {
-        let mut last = Value::Null;
-        let found = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            eventually(&format!("{name}: {what}"), || {
-                last = self.get(&format!("{PODS}/{name}")).json();
-                is(&last).then(|| last.clone())
-            })
-        }));
-        found.unwrap_or_else(|_| panic!("{name}: {what}: {}", last["status"]))
-    }
-
-    #[track_caller]
-    fn in_phase(&self, name: &str, phase: &str) -> Value {
-        self.pod(name, phase, |pod| pod["status"]["phase"] == phase)
-    }
-
-    #[track_caller]
-    fn gone(&self, name: &str) {
-        self.pod(name, "gone", |reply| reply["code"] == 404);
-    }
-
-    fn log(&self, name: &str, query: &str) -> String {
-        self.get(&format!("{PODS}/{name}/log?{query}")).body
-    }
-
     #[track_caller]
     fn wait_for_log(&self, name: &str, query: &str, text: &str) -> String {
         eventually(&format!("{text:?} in the log of {name}"), || {
@@ -95,9 +21,8 @@ impl Fixture {
 
     /// The Events about a pod: reason and message.
     fn events(&self, name: &str) -> Vec<(String, String)> {
-        let list = self.get("/api/v1/namespaces/default/events").json();
+        let items = self.items("/api/v1/namespaces/default/events");
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        let items = list["items"].as_array().cloned().unwrap_or_default();
         let about = items.iter().filter(|event| event["involvedObject"]["name"] == name);
         about.map(|event| (text(&event["reason"]), text(&event["message"]))).collect()
     }
@@ -109,21 +34,6 @@ impl Fixture {
             events.iter().any(|(r, m)| r == reason && m.contains(part)).then_some(())
         });
     }
-}
-
-fn condition<'a>(pod: &'a Value, name: &str) -> &'a Value {
-    let conditions = pod["status"]["conditions"].as_array();
-    let found = conditions.into_iter().flatten().find(|condition| condition["type"] == name);
-    found.unwrap_or(&Value::Null)
-}
-
-fn is_ready(pod: &Value) -> bool {
-    condition(pod, "Ready")["status"] == "True"
-}
-
-/// The state of the main container.
-fn status(pod: &Value) -> &Value {
-    &pod["status"]["containerStatuses"][0]
 }
 
 #[test]
@@ -379,12 +289,8 @@ fn logs_are_followed_to_the_containers_end() {
     let wait = format!("until test -e {}; do sleep 0.02; done", file.display());
     fixture.create(&pod("a", &format!("echo begin; {wait}; echo more; printf end; exit 0")));
     fixture.wait_for_log("a", "", "begin");
-    let mut stream = TcpStream::connect(fixture.address).expect("the server listens");
-    stream.set_read_timeout(Some(PATIENCE)).expect("a time");
-    let head = format!(
-        "GET {PODS}/a/log?follow=true HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
-    );
-    stream.write_all(head.as_bytes()).expect("the server reads");
+    let path = format!("{PODS}/a/log?follow=true");
+    let mut stream = request(fixture.address, "GET", &path, None);
     let mut read = String::new();
     let mut bytes = [0; 4096];
     while !read.contains("begin\n") {
@@ -445,8 +351,7 @@ fn pods_wait_for_a_fitting_node_and_end_with_their_node() {
     assert_eq!(fixture.delete(&node(0)).status, 200);
     eventually("the process's end", || (!alive()).then_some(()));
     // A new node of that name runs pods again.
-    let body = json!({ "metadata": { "name": "dev-node-0" } }).to_string();
-    send(fixture.address, "POST", "/api/v1/nodes", Some(("application/json", &body)));
+    fixture.created("/api/v1/nodes", &json!({ "metadata": { "name": "dev-node-0" } }));
     cordon(1, true);
     fixture.create(&pod("b", "sleep 100"));
     assert_eq!(fixture.in_phase("b", "Running")["spec"]["nodeName"], "dev-node-0");
@@ -461,8 +366,7 @@ fn a_process_that_left_the_containers_group_ends_with_the_container() {
     let pid = fixture.wait_for_log("a", "", "\n").trim().to_owned();
     let alive = || std::path::Path::new("/proc").join(&pid).exists();
     assert!(alive());
-    let path = "/api/v1/namespaces/default/pods/a?gracePeriodSeconds=0";
-    assert_eq!(fixture.delete(path).status, 200);
+    assert_eq!(fixture.delete(&format!("{PODS}/a?gracePeriodSeconds=0")).status, 200);
     eventually("the process's end", || (!alive()).then_some(()));
 }
 
@@ -478,6 +382,7 @@ fn during_the_restart_backoff_the_last_run_is_the_previous_one() {
     let message = format!("back-off 10s restarting failed container=c pod=a_default({uid})");
     assert_eq!(status(&waiting)["state"]["waiting"]["message"], message);
     assert_eq!(status(&waiting)["restartCount"], 1);
+    assert_eq!(status(&waiting)["lastState"]["terminated"]["exitCode"], 1);
     for id in ["/containerID", "/lastState/terminated/containerID"] {
         let id = status(&waiting).pointer(id).and_then(Value::as_str).expect("an id");
         assert!(id.ends_with("/c/1"), "{id}");
@@ -490,6 +395,9 @@ fn during_the_restart_backoff_the_last_run_is_the_previous_one() {
         "BackOff",
         "Back-off restarting failed container c in pod a_default",
     );
+    // No process of the pod runs, so that its deletion needs no grace period.
+    fixture.delete(&format!("{PODS}/a"));
+    fixture.gone("a");
 }
 
 #[test]

@@ -1,19 +1,19 @@
 //! TLS and plain HTTP at one port of a cluster.
 
 use std::io::{self, Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
+use std::net::TcpStream;
 use std::sync::Arc;
 
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
-use crate::dev::http::{PATIENCE, eventually, send, started};
+use crate::dev::http::{Fixture, PATIENCE, eventually, start};
 
 /// Connects to `name` and trusts the certificate of the cluster's config map.
-fn connect(address: SocketAddr, name: &str) -> StreamOwned<ClientConnection, TcpStream> {
+fn connect(fixture: &Fixture, name: &str) -> StreamOwned<ClientConnection, TcpStream> {
     let path = "/api/v1/namespaces/default/configmaps/kube-root-ca.crt";
-    let map = send(address, "GET", path, None).json();
+    let map = fixture.object(path);
     let mut roots = RootCertStore::empty();
     let authority =
         CertificateDer::from_pem_slice(map["data"]["ca.crt"].as_str().unwrap().as_bytes());
@@ -26,16 +26,16 @@ fn connect(address: SocketAddr, name: &str) -> StreamOwned<ClientConnection, Tcp
         .with_no_client_auth();
     let name = ServerName::try_from(name.to_owned()).unwrap();
     let session = ClientConnection::new(Arc::new(settings), name).unwrap();
-    let stream = TcpStream::connect(address).unwrap();
+    let stream = TcpStream::connect(fixture.address).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     StreamOwned::new(session, stream)
 }
 
 #[test]
 fn both_tls_and_plain_clients_are_served_at_one_port() {
-    let (_cluster, address) = started(|options| options.simulate = true);
+    let fixture = start(|options| options.simulate = true);
     for name in ["127.0.0.1", "::1", "localhost", "kubernetes.default.svc"] {
-        let mut client = connect(address, name);
+        let mut client = connect(&fixture, name);
         let body = "x".repeat(100_000);
         let length = body.len();
         write!(client, "POST /version HTTP/1.1\r\nhost: localhost\r\ncontent-type: text/plain\r\ncontent-length: {length}\r\n\r\n")
@@ -49,9 +49,9 @@ fn both_tls_and_plain_clients_are_served_at_one_port() {
         assert!(answers.contains("gitVersion"), "{answers}");
         assert_eq!(answers.matches("HTTP/1.1 ").count(), 2, "{answers}");
     }
-    let mut stranger = connect(address, "example.org");
+    let mut stranger = connect(&fixture, "example.org");
     assert!(stranger.write_all(b"GET /version HTTP/1.1\r\n\r\n").is_err());
-    let mut broken = TcpStream::connect(address).unwrap();
+    let mut broken = TcpStream::connect(fixture.address).unwrap();
     broken.write_all(&[HANDSHAKE, 3, 1, 0, 4, 1, 2, 3, 4]).unwrap();
     let mut rest = Vec::new();
     let _ = broken.read_to_end(&mut rest);
@@ -63,8 +63,8 @@ const HANDSHAKE: u8 = 0x16;
 
 #[test]
 fn a_watch_ends_when_its_client_sends_close_notify() {
-    let (_cluster, address) = started(|options| options.simulate = true);
-    let mut client = connect(address, "localhost");
+    let fixture = start(|options| options.simulate = true);
+    let mut client = connect(&fixture, "localhost");
     let path = "/api/v1/namespaces/default/pods?watch=true";
     write!(client, "GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n").unwrap();
     let mut first = [0; 12];
