@@ -7,6 +7,7 @@ mod pod_security;
 mod cli {
     mod conventions;
     mod exec;
+    mod folder;
     mod logs;
     mod map;
     mod no_file;

@@ -5,15 +5,16 @@
 
 use std::fs::{self, File};
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use posse_testing::{Wait, program};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+
+use super::folder::{posse, text};
 
 /// Much longer than anything here takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -27,24 +28,23 @@ executors:
 shutdown: {grace: 1s}
 ";
 
-/// A folder that is removed at the end.
-pub(super) struct Folder(pub(super) PathBuf);
+/// A folder with the configuration.
+pub(super) struct Folder(posse_testing::Folder);
 
 impl Folder {
     pub(super) fn new() -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let n = NEXT.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("posse-hands-{}-{n}", std::process::id()));
-        fs::create_dir_all(&path).unwrap();
-        fs::write(path.join("posse.yaml"), CONFIG).unwrap();
-        Self(path)
+        let folder = posse_testing::Folder::new();
+        folder.write("posse.yaml", CONFIG);
+        Self(folder)
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        self.0.path()
     }
 
     pub(super) fn command(&self, args: &[&str]) -> Command {
-        let mut command = program(env!("CARGO_BIN_EXE_posse"));
-        command.args(args).current_dir(&self.0).env_clear();
-        command.env("PATH", std::env::var_os("PATH").unwrap_or_default());
-        command.env("HOME", &self.0).env("XDG_RUNTIME_DIR", &self.0).env("TERM", "xterm");
+        let mut command = posse(self.path(), args);
+        command.env("TERM", "xterm");
         // posse looks into the host's folders, too, and there may be runs of others.
         if matches!(args.first(), Some(&("events" | "explain" | "kill" | "scale" | "status"))) {
             command.args(["--app", "hands"]);
@@ -75,13 +75,6 @@ impl Folder {
     }
 }
 
-impl Drop for Folder {
-    fn drop(&mut self) {
-        // A remaining temporary folder does no harm.
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
 /// A run on the embedded cluster, with three executors that run. Ended when dropped.
 pub(super) struct Run {
     child: Child,
@@ -96,7 +89,7 @@ impl Run {
 
     #[track_caller]
     fn start_in(folder: Folder, args: &[&str]) -> Self {
-        let log = File::create(folder.0.join("log")).unwrap();
+        let log = File::create(folder.path().join("log")).unwrap();
         let child = folder.command(args).stdout(Stdio::null()).stderr(log).spawn().unwrap();
         let run = Self { child, folder };
         wait_for("three running executors", || {
@@ -134,10 +127,6 @@ pub(super) fn wait_for(what: &str, mut is_there: impl FnMut() -> bool) {
         assert!(wait.goes_on(), "{what} did not come");
         thread::sleep(POLL);
     }
-}
-
-pub(super) fn text(bytes: &[u8]) -> String {
-    String::from_utf8(bytes.to_vec()).unwrap()
 }
 
 #[test]
@@ -199,7 +188,7 @@ fn a_local_stop_tells_what_may_be_left() {
     let mut dev = folder.command(&["dev", "--simulate", "--fault", "write-500=100"]);
     dev.args(["--kubeconfig", "kubeconfig"]).stdout(Stdio::null()).stderr(Stdio::null());
     let cluster = Run { child: dev.spawn().unwrap(), folder };
-    let kubeconfig = cluster.folder.0.join("kubeconfig");
+    let kubeconfig = cluster.folder.path().join("kubeconfig");
     wait_for("the cluster", || kubeconfig.exists());
     for (timeout, is_killed, want) in [
         ("600s", true, "its run ended without a word"),
@@ -207,7 +196,7 @@ fn a_local_stop_tells_what_may_be_left() {
     ] {
         let folder = Folder::new();
         let config = CONFIG.replace("grace: 1s", &format!("timeout: {timeout}"));
-        fs::write(folder.0.join("posse.yaml"), config).unwrap();
+        folder.0.write("posse.yaml", config);
         let args = ["run", "--kubeconfig", kubeconfig.to_str().unwrap()];
         let mut run = Run::start_in(folder, &args);
         let mut stop = run.folder.command(&["stop", "hands"]);
@@ -274,7 +263,7 @@ fn a_reader_that_has_read_enough_is_no_error() {
 #[test]
 fn a_dash_is_the_configuration_on_stdin() {
     let folder = Folder::new();
-    fs::remove_file(folder.0.join("posse.yaml")).unwrap();
+    fs::remove_file(folder.path().join("posse.yaml")).unwrap();
     for flag in ["-f", "--config"] {
         let output = folder.posse_with_stdin(&["render", flag, "-", "-o", "json"], CONFIG);
         assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
@@ -314,9 +303,9 @@ fn the_namespace_may_stand_before_the_command() {
 fn placeholders_and_kinds_are_corrected() {
     let folder = Folder::new();
     let config = "{app: a, executors: [{template: pod.yaml}]}";
-    fs::write(folder.0.join("posse.yaml"), config).unwrap();
+    folder.0.write("posse.yaml", config);
     let refused = |template: &str, words: &str| {
-        fs::write(folder.0.join("pod.yaml"), template).unwrap();
+        folder.0.write("pod.yaml", template);
         let output = folder.posse(&["render"]);
         let said = text(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{said}");
@@ -341,8 +330,8 @@ fn bash_completes_commands_flags_and_names() {
     let output = bash
         .args(["-c", script])
         .env("POSSE", env!("CARGO_BIN_EXE_posse"))
-        .env("XDG_RUNTIME_DIR", &run.folder.0)
-        .env("HOME", &run.folder.0)
+        .env("XDG_RUNTIME_DIR", run.folder.path())
+        .env("HOME", run.folder.path())
         .env_remove("KUBECONFIG")
         .output()
         .unwrap();
@@ -389,6 +378,6 @@ fn help_fits_its_width_and_has_examples() {
 fn the_manual_has_a_page_for_each_command() {
     let folder = Folder::new();
     folder.printed(&["man", "pages"]);
-    let page = fs::read_to_string(folder.0.join("pages/posse-status.1")).unwrap();
+    let page = fs::read_to_string(folder.path().join("pages/posse-status.1")).unwrap();
     assert!(page.contains("\n.TH posse-status 1 "), "{page}");
 }

@@ -3,30 +3,29 @@
 
 #![allow(clippy::unwrap_used)]
 
-use std::fs;
-use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
-use posse_testing::program;
+use posse_testing::{Folder, program};
 use rustix::process::Signal;
 
+use super::folder::posse;
 use super::pty::Terminal;
 
 const CONFIG: &str = r#"{app: typed, executors: [{count: 1, command: [sleep, "1000"]}]}"#;
 
 /// A run in a folder of its own. Both end when this is dropped.
 struct Run {
-    folder: PathBuf,
+    folder: Folder,
     child: Child,
 }
 
 impl Run {
-    fn start(name: &str) -> Self {
-        let folder = std::env::temp_dir().join(format!("posse-{name}-{}", std::process::id()));
-        fs::create_dir_all(&folder).unwrap();
-        fs::write(folder.join("posse.yaml"), CONFIG).unwrap();
-        let mut run = posse(&folder);
-        run.args(["run", "--dev", "--control", "unix:control"]);
+    fn start() -> Self {
+        let folder = Folder::new();
+        folder.write("posse.yaml", CONFIG);
+        let args = ["run", "--dev", "--control", "unix:control"];
+        let mut run = posse(folder.path(), &args);
+        run.env("POSSE_LOG", "error");
         let child = run.stdin(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
         let run = Self { folder, child };
         // It also waits for the run, which has no socket yet.
@@ -36,9 +35,9 @@ impl Run {
     }
 
     fn client(&self, words: &[&str]) -> Command {
-        let mut command = posse(&self.folder);
-        command.env("POSSE_CONTROL", format!("unix:{}/control", self.folder.display()));
-        command.args(words);
+        let mut command = posse(self.folder.path(), words);
+        command.env("POSSE_CONTROL", format!("unix:{}/control", self.folder.path().display()));
+        command.env("TERM", "xterm").env("NO_COLOR", "1").env("POSSE_LOG", "error");
         command
     }
 }
@@ -48,19 +47,7 @@ impl Drop for Run {
         let pid = rustix::process::Pid::from_child(&self.child);
         let _ = rustix::process::kill_process(pid, Signal::TERM);
         let _ = self.child.wait();
-        let _ = fs::remove_dir_all(&self.folder);
     }
-}
-
-fn posse(folder: &PathBuf) -> Command {
-    let mut command = program(env!("CARGO_BIN_EXE_posse"));
-    command.current_dir(folder).env_clear();
-    command.env("PATH", std::env::var_os("PATH").unwrap_or_default());
-    for name in ["HOME", "XDG_RUNTIME_DIR", "TMPDIR"] {
-        command.env(name, folder);
-    }
-    command.env("TERM", "xterm").env("NO_COLOR", "1").env("POSSE_LOG", "error");
-    command
 }
 
 /// The modes of the terminal before posse changes them. The shell in it waits for a key first.
@@ -75,13 +62,13 @@ fn start_after_look(terminal: &Terminal) -> String {
 
 #[test]
 fn a_shell_in_an_executor_has_this_terminal() {
-    let run = Run::start("typed");
+    let run = Run::start();
     // The outer shell leads the session, so that the modes can be compared when posse has ended.
     let exe = env!("CARGO_BIN_EXE_posse");
     let script =
         format!("echo begin; read go; {exe} exec -it 1 -- sh; echo \"code $?\"; read line");
     let mut command = program("sh");
-    command.args(["-c", &script]).current_dir(&run.folder);
+    command.args(["-c", &script]).current_dir(run.folder.path());
     let client = run.client(&[]);
     command.envs(client.get_envs().filter_map(|(name, value)| Some((name, value?))));
     let mut terminal = Terminal::start(&command, 100);
@@ -106,11 +93,11 @@ fn a_shell_in_an_executor_has_this_terminal() {
 
 #[test]
 fn a_signal_leaves_the_terminal_as_it_was() {
-    let run = Run::start("signalled");
+    let run = Run::start();
     let exe = env!("CARGO_BIN_EXE_posse");
     let script = format!("echo begin; read go; exec {exe} exec -it 1 -- sleep 1000");
     let mut command = program("sh");
-    command.args(["-c", &script]).current_dir(&run.folder);
+    command.args(["-c", &script]).current_dir(run.folder.path());
     let client = run.client(&[]);
     command.envs(client.get_envs().filter_map(|(name, value)| Some((name, value?))));
     let mut terminal = Terminal::start(&command, 80);

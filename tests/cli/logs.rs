@@ -6,7 +6,7 @@ use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use posse_testing::{Folder, Wait, program};
+use posse_testing::{Folder, Wait};
 use rustix::process::{Pid, Signal, kill_process};
 
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -15,10 +15,7 @@ const END: Duration = Duration::from_secs(25);
 const POLL: Duration = Duration::from_millis(50);
 
 fn posse(folder: &Folder, args: &[&str]) -> Command {
-    let mut command = program(env!("CARGO_BIN_EXE_posse"));
-    command.args(args).current_dir(folder.path()).env_clear();
-    command.env("PATH", std::env::var_os("PATH").unwrap_or_default());
-    command.env("HOME", folder.path()).env("XDG_RUNTIME_DIR", folder.path());
+    let mut command = super::folder::posse(folder.path(), args);
     command.stdout(Stdio::piped()).stderr(Stdio::null());
     command
 }

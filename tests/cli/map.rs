@@ -5,29 +5,24 @@
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt as _;
-use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use posse_testing::{Wait, program};
+use posse_testing::Wait;
 use rustix::process::{Pid, Signal, kill_process_group};
+
+use super::folder::{posse, text};
 
 /// Much longer than anything here takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 const POLL: Duration = Duration::from_millis(20);
 
-/// A folder that is removed at the end.
-struct Folder(PathBuf);
+struct Folder(posse_testing::Folder);
 
 impl Folder {
     fn new() -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let n = NEXT.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("posse-map-{}-{n}", std::process::id()));
-        fs::create_dir_all(&path).unwrap();
-        Self(path)
+        Self(posse_testing::Folder::new())
     }
 
     fn command(&self, args: &[&str], input: &[u8]) -> Command {
@@ -35,12 +30,9 @@ impl Folder {
     }
 
     fn posse(&self, args: &[&str], input: &[u8]) -> Command {
-        fs::write(self.0.join("tasks"), input).unwrap();
-        let mut command = program(env!("CARGO_BIN_EXE_posse"));
-        command.args(args).current_dir(&self.0).env_clear();
-        command.env("PATH", std::env::var_os("PATH").unwrap_or_default());
-        command.env("HOME", &self.0).env("XDG_RUNTIME_DIR", &self.0);
-        command.stdin(File::open(self.0.join("tasks")).unwrap());
+        let tasks = self.0.write("tasks", input);
+        let mut command = posse(self.0.path(), args);
+        command.stdin(File::open(tasks).unwrap());
         command
     }
 
@@ -49,23 +41,13 @@ impl Folder {
     }
 
     fn config(&self, yaml: &str) {
-        fs::write(self.0.join("posse.yaml"), yaml).unwrap();
+        self.0.write("posse.yaml", yaml);
     }
 
     fn lines(&self, name: &str) -> Vec<String> {
-        let text = fs::read_to_string(self.0.join(name)).unwrap_or_default();
+        let text = fs::read_to_string(self.0.path().join(name)).unwrap_or_default();
         text.lines().map(str::to_owned).collect()
     }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
 }
 
 #[track_caller]
@@ -124,7 +106,8 @@ fn the_progress_is_that_of_the_lines() {
 #[test]
 fn a_line_that_fails_is_tried_again() {
     let folder = Folder::new();
-    let line = format!("mkdir {}/once 2> /dev/null && exit 1; echo again", folder.0.display());
+    let line =
+        format!("mkdir {}/once 2> /dev/null && exit 1; echo again", folder.0.path().display());
     let output = folder.map(&["--retries", "1"], line.as_bytes());
     check(&output, 0, "1 lines succeeded, 0 failed");
     assert_eq!(text(&output.stdout), "[1] again\n");
@@ -151,7 +134,7 @@ fn a_wrong_line_is_named_after_the_lines_before_it_have_run() {
 #[test]
 fn a_file_that_nobody_named_is_told_and_runs_no_command_of_credentials() {
     let folder = Folder::new();
-    let mark = folder.0.join("was-run");
+    let mark = folder.0.path().join("was-run");
     folder.config(&format!(
         "app: found\ncredentials:\n- {{name: a, every: 1h, mount: /a, secret: found-a, command: \
          [sh, -c, 'touch {}; echo x >{{{{DIR}}}}/x']}}\nexecutors: [{{count: 1, image: i}}]\n",
@@ -208,7 +191,7 @@ fn a_long_line_has_one_number() {
 #[test]
 fn no_line_runs_when_its_output_cannot_be_written() {
     let folder = Folder::new();
-    let input = format!("echo ran >> {}/ran; echo out\n", folder.0.display()).repeat(400);
+    let input = format!("echo ran >> {}/ran; echo out\n", folder.0.path().display()).repeat(400);
     let mut command = folder.command(&[], input.as_bytes());
     let full = command.stdout(File::options().write(true).open("/dev/full").unwrap());
     check(&full.output().unwrap(), 1, "cannot write the output");
@@ -261,7 +244,7 @@ fn an_interrupted_map_says_what_is_left() {
     for (args, how) in
         [(&["--resume", "done"][..], "done goes on from here"), (&[], "--resume FILE notes")]
     {
-        let input = input.replace("here", &folder.0.join("here").display().to_string());
+        let input = input.replace("here", &folder.0.path().join("here").display().to_string());
         let mut command = folder.command(&[&["-j", "1"], args].concat(), input.as_bytes());
         command.process_group(0).stdout(Stdio::null()).stderr(Stdio::piped());
         let posse = command.spawn().unwrap();
@@ -278,8 +261,8 @@ fn an_interrupted_map_says_what_is_left() {
         check(&output, 130, how);
         let said = text(&output.stderr);
         assert!(!said.contains("config_error") && !said.contains("executor 3 lost"), "{said}");
-        fs::remove_file(folder.0.join("here")).unwrap();
-        let _ = fs::remove_file(folder.0.join("done"));
+        fs::remove_file(folder.0.path().join("here")).unwrap();
+        let _ = fs::remove_file(folder.0.path().join("done"));
     }
 }
 
@@ -288,7 +271,7 @@ fn an_interrupted_map_says_what_is_left() {
 fn an_interrupted_map_goes_on_where_it_was() {
     const N: usize = 60;
     let folder = Folder::new();
-    let line = |n| format!("echo {n} >> {}/ran; sleep 0.05\n", folder.0.display());
+    let line = |n| format!("echo {n} >> {}/ran; sleep 0.05\n", folder.0.path().display());
     let input: String = (1..=N).map(line).collect();
     let mut command = folder.command(&["-j", "3", "--resume", "done"], input.as_bytes());
     let mut posse = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();

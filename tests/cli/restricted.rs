@@ -18,7 +18,7 @@ use posse_wire::pod::staged::Staged;
 use posse_wire::pod::template::Template;
 use serde_json::{Value, json};
 
-use super::readme::posse;
+use super::readme::{posse, root};
 use crate::pod_security::{admitted, changed, forbidden, violations};
 
 #[test]
@@ -34,10 +34,6 @@ fn the_table_of_rules_refuses_what_the_standard_refuses() {
         "allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]},
         "runAsNonRoot": true, "seccompProfile": {"type": "RuntimeDefault"}}}]});
     assert_eq!(violations(&own), [""; 0]);
-}
-
-fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
 /// The pod specs within an object: of a Pod, a Job, a CronJob, a Deployment.

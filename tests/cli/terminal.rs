@@ -3,14 +3,13 @@
 #![allow(clippy::unwrap_used)]
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 
-use posse_testing::program;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
+use super::folder::{command, text};
 use super::pty::Terminal;
 
 const TEMPLATE: &str = r#"{"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [
@@ -18,29 +17,20 @@ const TEMPLATE: &str = r#"{"apiVersion": "v1", "kind": "Pod", "spec": {"containe
 const CONFIG: &str = "{app: words, executors: [{group: g, count: 2, template: pod.yaml}], \
                       shutdown: {grace: 60s}}";
 
-/// A new folder with a configuration; removed at the end.
-struct Folder(PathBuf);
+/// A new folder with a configuration.
+struct Folder(posse_testing::Folder);
 
 impl Folder {
     fn new(config: &str) -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let n = NEXT.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("posse-pty-{}-{n}", std::process::id()));
-        fs::create_dir_all(&path).unwrap();
-        for (name, text) in [("posse.yaml", config), ("pod.yaml", TEMPLATE)] {
-            fs::write(path.join(name), text).unwrap();
-        }
-        Self(path)
+        let folder = posse_testing::Folder::new();
+        folder.write("posse.yaml", config);
+        folder.write("pod.yaml", TEMPLATE);
+        Self(folder)
     }
 
-    /// A program in this folder with an environment that does not depend on this machine.
+    /// A program in this folder.
     fn command(&self, name: &str, args: &[&str]) -> Command {
-        let mut command = program(name);
-        command.args(args).current_dir(&self.0).env_clear();
-        command.env("PATH", std::env::var_os("PATH").unwrap_or_default());
-        for name in ["HOME", "XDG_RUNTIME_DIR", "TMPDIR"] {
-            command.env(name, &self.0);
-        }
+        let mut command = command(name, self.path(), args);
         command.env("TERM", "xterm").env("NO_COLOR", "1").env("POSSE_LOG", "error");
         command
     }
@@ -59,25 +49,18 @@ impl Folder {
     }
 
     fn make(&self, name: &str) {
-        fs::write(self.0.join(name), "").unwrap();
+        self.0.write(name, "");
     }
 
     /// Waits until a program in the terminal has made this file.
     #[track_caller]
     fn wait_made(&self, terminal: &Terminal, name: &str) {
-        let is_there = || if self.0.join(name).exists() { Ok(()) } else { Err(()) };
+        let is_there = || if self.path().join(name).exists() { Ok(()) } else { Err(()) };
         terminal.wait(&format!("the file {name}"), is_there);
     }
 
     fn path(&self) -> &Path {
-        &self.0
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        // An error leaves a folder in the system's temporary folder, which does no harm.
-        let _ = fs::remove_dir_all(&self.0);
+        self.0.path()
     }
 }
 
@@ -251,7 +234,7 @@ fn a_shell_can_move_the_run_between_background_and_foreground() {
     // Not a shell: while it waits for its vfork(2), it is stopped only after its child is.
     let driver = "import os, time\nopen('new', 'w').write(str(os.getpid()))\nos.rename('new', 'pid')\n\
         while not os.path.exists('over'): time.sleep(0.05)\nprint('tail')\n";
-    fs::write(folder.path().join("driver.py"), driver).unwrap();
+    folder.0.write("driver.py", driver);
     terminal.press(&format!("{posse} run --dev -- python3 driver.py &\r"));
     let pid = || fs::read_to_string(folder.path().join("pid")).map_err(drop);
     let pid = terminal.wait("the driver", || pid()?.trim().parse::<u32>().map_err(drop));
@@ -277,7 +260,7 @@ fn a_driver_has_its_keys_again_after_bg_and_fg() {
     let driver = "import os, select, signal\nos.read(0, 99)\n\
         signal.signal(signal.SIGCONT, lambda *_: open('continued', 'w'))\n\
         print('typed', 1, flush=True)\nselect.select([0], [], [])\nprint('typed', 2)\n";
-    fs::write(folder.path().join("driver.py"), driver).unwrap();
+    folder.0.write("driver.py", driver);
     let posse = env!("CARGO_BIN_EXE_posse");
     let script = format!(
         "set -m; {posse} run --dev -- python3 driver.py; echo back; bg; \
@@ -334,10 +317,6 @@ fn ctrl_z_stops_a_run_that_waits_for_its_lease() {
     terminal.press("\x03");
     assert_eq!(terminal.expect_end(), 130);
     terminal.wait_line("the holder", |line| line.contains(" of this host held the lease"));
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8(bytes.to_vec()).unwrap()
 }
 
 /// Without a terminal.
@@ -408,12 +387,12 @@ fn a_plugin_that_asks_for_a_log_in_is_seen_on_a_terminal() {
     let folder = Folder::new(CONFIG);
     let plugin = "echo s3cr3t\nprintf 'To sign in, open https://login.example.com/device\\n' >&2\n\
                   printf 'and enter \\033[8mABCD-1234\\n' >&2\nwhile ! test -e done; do sleep 0.05; done\nexit 3\n";
-    fs::write(folder.path().join("dev.sh"), plugin).unwrap();
+    folder.0.write("dev.sh", plugin);
     let kubeconfig = "{current-context: c, contexts: [{name: c, context: {cluster: k, user: u}}], \
         clusters: [{name: k, cluster: {server: 'https://127.0.0.1:1', insecure-skip-tls-verify: true}}], \
         users: [{name: u, user: {exec: {apiVersion: client.authentication.k8s.io/v1beta1, \
         command: sh, args: [dev.sh], interactiveMode: IfAvailable}}}]}";
-    fs::write(folder.path().join("kc"), kubeconfig).unwrap();
+    folder.0.write("kc", kubeconfig);
     // In a namespace that no run of this machine has.
     let apps = ["apps", "-n", "nowhere", "--kubeconfig", "kc"];
     let mut terminal = Terminal::start(&folder.posse(&apps), 200);

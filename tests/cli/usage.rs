@@ -3,61 +3,34 @@
 
 #![allow(clippy::unwrap_used)]
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Output;
-use std::sync::atomic::{AtomicU32, Ordering};
 
-use posse_testing::program;
+use posse_testing::Folder;
+
+use super::folder::text;
 
 const GOOD_TEMPLATE: &str =
     "{apiVersion: v1, kind: Pod, spec: {containers: [{name: w, image: i}]}}";
 
 /// A new folder for one call, with these files in it.
-struct Folder {
-    path: PathBuf,
-}
-
-impl Folder {
-    fn new(files: &[(&str, &str)]) -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let n = NEXT.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("posse-cli-{}-{n}", std::process::id()));
-        fs::create_dir_all(&path).unwrap();
-        for (name, text) in files {
-            fs::write(path.join(name), text).unwrap();
-        }
-        Self { path }
+fn folder_with(files: &[(&str, &str)]) -> Folder {
+    let folder = Folder::new();
+    for (name, text) in files {
+        folder.write(name, text);
     }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        // An error leaves a folder in the system's temporary folder, which does no harm.
-        let _ = fs::remove_dir_all(&self.path);
-    }
+    folder
 }
 
 fn posse(folder: &Path, args: &[&str]) -> Output {
-    program(env!("CARGO_BIN_EXE_posse"))
-        .args(args)
-        .current_dir(folder)
-        .env_clear()
-        .env("HOME", folder)
-        .env("XDG_RUNTIME_DIR", folder)
-        .output()
-        .unwrap()
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8(bytes.to_vec()).unwrap()
+    super::folder::posse(folder, args).output().unwrap()
 }
 
 /// Checks that the call exits with 2 and prints all `words` to stderr and nothing to stdout.
 #[track_caller]
 fn refused(files: &[(&str, &str)], args: &[&str], words: &[&str]) {
-    let folder = Folder::new(files);
-    let output = posse(&folder.path, args);
+    let folder = folder_with(files);
+    let output = posse(folder.path(), args);
     let said = text(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{args:?} said:\n{said}");
     assert!(output.stdout.is_empty(), "{args:?} printed {}", text(&output.stdout));
@@ -215,9 +188,9 @@ fn errors_in_a_kubeconfig_name_file_and_field() {
 #[test]
 fn a_server_that_does_not_answer_is_named() {
     let config = kubeconfig(r#"{"server": "http://127.0.0.1:1"}"#, "{}");
-    let folder = Folder::new(&[("pod.yaml", GOOD_TEMPLATE), ("k", &config)]);
+    let folder = folder_with(&[("pod.yaml", GOOD_TEMPLATE), ("k", &config)]);
     let run = ["run", "--app", "a", "--template", "pod.yaml", "--kubeconfig", "k"];
-    let output = posse(&folder.path, &run);
+    let output = posse(folder.path(), &run);
     let said = text(&output.stderr);
     assert_eq!(output.status.code(), Some(3), "{said}");
     assert!(said.contains("127.0.0.1:1"), "{said}");
@@ -307,8 +280,8 @@ fn settings_for_a_driver_in_the_cluster_are_checked_first() {
 fn the_role_of_a_driver_has_the_rules_for_its_settings() {
     let group = "{count: 4, image: i, command: [a], gang: {kind: volcano, min: 4}}";
     let config = format!("app: a\ndriver: {{image: i}}\nexecutors: [{group}]\nrecord: cluster\n");
-    let folder = Folder::new(&[("posse.yaml", &config)]);
-    let output = posse(&folder.path, &["render", "--driver", "--create-rbac", "--", "x"]);
+    let folder = folder_with(&[("posse.yaml", &config)]);
+    let output = posse(folder.path(), &["render", "--driver", "--create-rbac", "--", "x"]);
     let printed = text(&output.stdout);
     for resource in ["podgroups", "configmaps"] {
         assert!(printed.contains(&format!("- {resource}\n")), "{resource}: {printed}");
@@ -319,9 +292,9 @@ fn the_role_of_a_driver_has_the_rules_for_its_settings() {
 fn render_fills_a_template_in() {
     let template = "{apiVersion: v1, kind: Pod, spec: {containers: [{name: w, image: i, \
                     args: ['{{APP}}', '{{EXECUTOR_ID}}', '{{{{SLOT}}}}']}]}}";
-    let folder = Folder::new(&[("pod.yaml", template)]);
+    let folder = folder_with(&[("pod.yaml", template)]);
     let args = ["render", "--app", "shop", "--instance", "abc12", "--template", "pod.yaml"];
-    let output = posse(&folder.path, &[&args[..], &["--namespace", "n", "-o", "json"]].concat());
+    let output = posse(folder.path(), &[&args[..], &["--namespace", "n", "-o", "json"]].concat());
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     let list: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let pod = &list["items"][0];
@@ -334,8 +307,8 @@ fn render_fills_a_template_in() {
 #[test]
 fn client_commands_without_a_run() {
     for command in [&["status"][..], &["scale", "3"], &["events"], &["explain"]] {
-        let folder = Folder::new(&[]);
-        let output = posse(&folder.path, &[command, &["--app", "nobody"]].concat());
+        let folder = folder_with(&[]);
+        let output = posse(folder.path(), &[command, &["--app", "nobody"]].concat());
         assert_ne!(output.status.code(), Some(0), "{command:?}");
         let said = text(&output.stderr);
         assert!(said.contains("nobody"), "{command:?} does not say whom it looked for:\n{said}");

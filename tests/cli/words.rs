@@ -8,7 +8,8 @@ use std::process::Stdio;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::conventions::{Folder, Run, text, wait_for};
+use super::conventions::{Folder, Run, wait_for};
+use super::folder::text;
 
 #[test]
 fn a_run_says_where_it_is_why_executors_fail_and_whose_exit_code_it_has() {
@@ -18,14 +19,14 @@ app: hands
 executors: [{group: bad, count: 1, command: [sh, -c, 'echo no such table; exit 4']}]
 failures: {app: off}
 ";
-    fs::write(folder.0.join("posse.yaml"), config).unwrap();
+    fs::write(folder.path().join("posse.yaml"), config).unwrap();
     // The driver waits until the words are in the log.
     let driver =
         "for i in $(seq 1200); do grep -q 'wrote: no such table' log && exit 2; sleep 0.1; done";
     let mut command = folder.command(&["run", "--dev", "--", "sh", "-c", driver]);
-    let log = File::create(folder.0.join("log")).unwrap();
+    let log = File::create(folder.path().join("log")).unwrap();
     let status = command.stdout(Stdio::null()).stderr(log).status().unwrap();
-    let said = fs::read_to_string(folder.0.join("log")).unwrap();
+    let said = fs::read_to_string(folder.path().join("log")).unwrap();
     assert_eq!(status.code(), Some(2), "{said}");
     for words in [
         "embedded cluster: export KUBECONFIG=/",
@@ -82,14 +83,14 @@ fn files_that_cannot_be_used_are_named_with_who_names_them() {
     let events = ["run", "--dev", "--events", "/nowhere/events", "--", "true"];
     refused(&events, "--events: /nowhere/events: cannot be written: No such file");
     let config = "{app: a, executors: [{group: g, template: nowhere.yaml}]}";
-    fs::write(folder.0.join("posse.yaml"), config).unwrap();
+    fs::write(folder.path().join("posse.yaml"), config).unwrap();
     refused(&["render"], "posse.yaml: executors[0].template: nowhere.yaml: cannot be read: ");
 }
 
 #[test]
 fn a_cluster_says_how_other_programs_find_it() {
     let folder = Folder::new();
-    let log = folder.0.join("log");
+    let log = folder.path().join("log");
     let mut command = folder.command(&["dev", "--simulate"]);
     let mut child =
         command.stdout(Stdio::piped()).stderr(File::create(&log).unwrap()).spawn().unwrap();
@@ -106,7 +107,7 @@ fn a_cluster_says_how_other_programs_find_it() {
 fn an_empty_configuration_is_told() {
     let folder = Folder::new();
     for (config, is_told) in [("", true), ("# executors: []\n", true), ("app: words", false)] {
-        fs::write(folder.0.join("posse.yaml"), config).unwrap();
+        fs::write(folder.path().join("posse.yaml"), config).unwrap();
         let output = folder.posse(&["run", "--dev", "--", "true"]);
         let said = text(&output.stderr);
         assert_eq!(output.status.code(), Some(0), "{said}");
