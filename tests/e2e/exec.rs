@@ -16,8 +16,7 @@ use crate::support::wait::{PATIENCE, wait_value};
 
 /// `posse exec` with this kubeconfig.
 fn exec(scene: &Scene<'_>, access: &Access, words: &[&str]) -> Command {
-    let kubeconfig = scene.file("exec.kubeconfig");
-    std::fs::write(&kubeconfig, access.kubeconfig(&scene.namespace)).unwrap();
+    let kubeconfig = scene.kubeconfig(access);
     let mut command = command(scene.dir.path());
     // Other tests on this host have runs of the same application.
     let namespace = ["-n", &scene.namespace];

@@ -1,7 +1,6 @@
 //! What others see of a run: scrapes of its metrics, and Kubernetes Events about the driver's pod.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::Path;
@@ -288,9 +287,7 @@ fn described(scene: &Scene<'_>, uid: &str) {
 
 /// The Events in `kubectl describe` of the driver's pod, by each kubectl that there is.
 fn kubectl_describe(scene: &Scene<'_>) -> Vec<String> {
-    let kubeconfig = scene.file("admin.kubeconfig");
-    let access = scene.server.access(Who::Admin);
-    fs::write(&kubeconfig, access.kubeconfig(&scene.namespace)).unwrap();
+    let kubeconfig = scene.kubeconfig(&scene.server.access(Who::Admin));
     let installed = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/clients/kubectl-1.20");
     let kubectls = [installed.as_path(), Path::new("kubectl")].into_iter();
     let told = kubectls.filter_map(|kubectl| {

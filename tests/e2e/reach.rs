@@ -17,13 +17,8 @@ use crate::support::scene::{APP, Scene, executor_id, is_running, name_of};
 use crate::support::server::{End, Server, Who};
 use crate::support::wait::{PATIENCE, wait_for, wait_value};
 
-/// A command with this kubeconfig.
 fn ask_as(scene: &Scene<'_>, access: &Access, words: &[&str]) -> std::process::Output {
-    let kubeconfig = scene.file("other.kubeconfig");
-    std::fs::write(&kubeconfig, access.kubeconfig(&scene.namespace)).unwrap();
-    let mut command = command(scene.dir.path());
-    command.args(words).arg("--kubeconfig").arg(&kubeconfig);
-    command.output().expect("the binary can be started")
+    scene.command(access, words).output().expect("the binary can be started")
 }
 
 /// Passes bytes between its own port and another one, until it is cut.
@@ -174,11 +169,10 @@ pub fn another_cluster_is_not_read_for_a_run_of_this_host(server: &dyn Server) {
     let scene = Scene::new(server);
     let posse = scene.run().executors(1).start();
     posse.wait_event("executor_running", |_| true);
-    let elsewhere = scene.file("elsewhere.kubeconfig");
     let mut access = server.access(Who::Admin);
     let right = access.kubeconfig(&scene.namespace);
     access.url = "https://127.0.0.1:1".to_owned();
-    std::fs::write(&elsewhere, access.kubeconfig(&scene.namespace)).unwrap();
+    let elsewhere = scene.kubeconfig(&access);
     let ask = |words: &[&str]| {
         let mut command = command(scene.dir.path());
         command.args(words).env("KUBECONFIG", &elsewhere);
@@ -236,12 +230,8 @@ pub fn reach_that_fails(server: &dyn Server) {
     let tunnel = Tunnel::start(access.url.rsplit('/').next().unwrap());
     access.url = format!("https://{}", tunnel.address);
     let printed = scene.file("events");
-    let kubeconfig = scene.file("tunnel.kubeconfig");
-    std::fs::write(&kubeconfig, access.kubeconfig(&scene.namespace)).unwrap();
-    let mut follow = command(scene.dir.path());
-    follow
-        .args(["events", "--follow", "-o", "json", "--app", APP, "--kubeconfig"])
-        .arg(&kubeconfig);
+    let words = ["events", "--follow", "-o", "json", "--app", APP];
+    let mut follow = scene.command(&access, &words);
     follow.stdout(std::fs::File::create(&printed).unwrap()).stderr(Stdio::piped());
     let follower = follow.spawn().unwrap();
     wait_for(PATIENCE, "the first events", || {

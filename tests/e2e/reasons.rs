@@ -492,9 +492,7 @@ pub fn explain_with_and_without_a_run(server: &dyn Server) {
     scene.wait_running(1);
     posse.wait_event("executor_running", |event| event["executor"] == 2);
 
-    let kubeconfig = scene.file("explain.kubeconfig");
-    let access = server.access(Who::Posse);
-    fs::write(&kubeconfig, access.kubeconfig(&scene.namespace)).expect("the folder can be written");
+    let kubeconfig = scene.kubeconfig(&server.access(Who::Posse));
     let kubeconfig = format!("--kubeconfig={}", kubeconfig.display());
     let explain = |args: &[&str]| {
         let output = posse.ask(&[&["explain", &kubeconfig], args].concat());

@@ -14,7 +14,7 @@ use crate::support::audit;
 use crate::support::certs::Authority;
 use crate::support::http::{Client, gone_in};
 use crate::support::node::wait_bound;
-use crate::support::posse::{Posse, command, said};
+use crate::support::posse::{Posse, said};
 use crate::support::proxy::{Proxy, ProxyAction, status};
 use crate::support::real::Account;
 use crate::support::scene::{APP, GRACE_S, Scene, describe, executor_id, name_of, uid_of, up_file};
@@ -163,21 +163,11 @@ pub fn foreign_pods_are_left_alone(server: &dyn Server) {
     assert_eq!(posse.events_of("foreign_pod").len(), 2, "each is told once");
     posse.stop();
     scene.wait_none();
-    let kubeconfig = scene.file("cleanup.kubeconfig");
-    let access = server.access(Who::Posse);
-    fs::write(&kubeconfig, access.kubeconfig(&scene.namespace)).expect("writable");
     let managed = json!({"metadata": {"labels": {"app.kubernetes.io/managed-by": "posse"}}});
     for name in victims {
         scene.admin.merge_patch(&format!("{}/{name}", pods_path(&scene.namespace)), &managed).ok();
     }
-    let output = command(scene.dir.path())
-        .args(["cleanup", "--app", APP, "--instance", "inst1", "--yes"])
-        .args(["--namespace", &scene.namespace, "--kubeconfig"])
-        .arg(&kubeconfig)
-        .output()
-        .expect("the binary can be started");
-    assert!(output.status.success(), "{}", said(&output));
-    let output = String::from_utf8_lossy(&output.stdout).into_owned();
+    let output = scene.cleanup_as(Who::Posse, &["--instance", "inst1", "--yes"]);
     assert!(output.contains("they do not have the names of executors"), "{output}");
     for pod in &before {
         let still = scene.pod(name_of(pod)).expect("it is not ours to delete");

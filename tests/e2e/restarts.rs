@@ -13,7 +13,7 @@ use posse_encoding::yaml::Node;
 
 use crate::support::access::Access;
 use crate::support::embedded::Embedded;
-use crate::support::posse::{Posse, Run, command, said};
+use crate::support::posse::{Posse, Run, said};
 use crate::support::proxy::{Proxy, ProxyAction, status};
 use crate::support::real::{Real, free_port};
 use crate::support::runner::ASSETS;
@@ -246,16 +246,10 @@ pub fn stale_leases_are_cleaned_up(server: &dyn Server) {
     let idle = scene.run().settings(json!({"app": "other"})).instance("away2").start();
     idle.wait_ready();
     idle.kill();
-    let kubeconfig = scene.file("cleanup.kubeconfig");
     let (access, args) = cleaner(&scene);
-    fs::write(&kubeconfig, access.kubeconfig(&scene.namespace)).expect("writable");
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let clean = || {
-        let output = command(scene.dir.path())
-            .args(&args)
-            .arg("--kubeconfig")
-            .arg(&kubeconfig)
-            .output()
-            .expect("the binary can be started");
+        let output = scene.command(&access, &args).output().expect("the binary can be started");
         assert!(output.status.success(), "{}", said(&output));
         said(&output)
     };

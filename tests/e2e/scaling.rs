@@ -287,18 +287,7 @@ pub fn keep_then_cleanup(server: &dyn Server) {
     posse.signal(Signal::TERM);
     posse.expect_exit(0);
     assert_eq!(uids(&scene.wait_running(2)), uids(&before));
-    let access = server.access(Who::Posse);
-    let kubeconfig = scene.file("cleanup.kubeconfig");
-    std::fs::write(&kubeconfig, access.kubeconfig(&scene.namespace)).expect("writable");
-    let cleanup = |instance: &str| {
-        let output = command(scene.dir.path())
-            .args(["cleanup", "--app", APP, "--instance", instance, "--yes"])
-            .args(["--namespace", &scene.namespace, "--kubeconfig"])
-            .arg(&kubeconfig)
-            .output()
-            .expect("the binary can be started");
-        assert!(output.status.success(), "{}", said(&output));
-    };
+    let cleanup = |instance: &str| scene.cleanup_as(Who::Posse, &["--instance", instance, "--yes"]);
     cleanup("other");
     assert_eq!(uids(&scene.wait_running(2)), uids(&before), "another instance's are let alone");
     cleanup("kept1");

@@ -424,11 +424,7 @@ pub fn submit_takes_files_along(server: &dyn Server) {
         assert_eq!(fs::read(dir.join("driver.got")).unwrap(), b"for the driver");
         assert_eq!(fs::read(dir.join("executor.got")).unwrap(), b"for the executor");
     }
-    let kubeconfig = dir.join("admin.kubeconfig");
-    fs::write(&kubeconfig, server.access(Who::Admin).kubeconfig(&scene.namespace)).unwrap();
-    let mut stop = Command::new(env!("CARGO_BIN_EXE_posse"));
-    stop.args(["stop", "shop", "--kubeconfig"]).arg(&kubeconfig).env_clear();
-    let done = stop.output().unwrap();
+    let done = scene.command(&server.access(Who::Admin), &["stop", "shop"]).output().unwrap();
     assert!(done.status.success(), "{}", text(&done.stderr));
     wait_for(PATIENCE, "the Secret to go with its Job", || scene.admin.get(&secret).code == 404);
 }

@@ -68,11 +68,7 @@ pub(super) fn ask(scene: &Scene<'_>, words: &[&str]) -> Output {
 }
 
 pub(super) fn begin(scene: &Scene<'_>, words: &[&str]) -> Child {
-    let kubeconfig = scene.file("admin.kubeconfig");
-    let text = scene.server.access(Who::Admin).kubeconfig(&scene.namespace);
-    std::fs::write(&kubeconfig, text).unwrap();
-    let mut command = crate::support::posse::command(scene.dir.path());
-    command.args(words).arg("--kubeconfig").arg(&kubeconfig);
+    let mut command = scene.command(&scene.server.access(Who::Admin), words);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command.spawn().expect("the binary can be started")
 }

@@ -82,8 +82,6 @@ pub fn text_of_a_server_stays_text(server: &dyn Server) {
         let done = scene.run_with(&proxy.access()).executors(1).settings(config).once(words);
         assert_safe(&words.join(" "), &done, true);
     }
-    let kubeconfig = scene.file("evil.kubeconfig");
-    fs::write(&kubeconfig, proxy.access().kubeconfig(&scene.namespace)).unwrap();
     for (words, says) in [
         (&["cleanup", "--app", APP][..], true),
         (&["cleanup", "--app", APP, "--yes"], true),
@@ -98,8 +96,7 @@ pub fn text_of_a_server_stays_text(server: &dyn Server) {
         (&["explain", "--app", APP, "1", "--logs", "5"], true),
         (&["explain", "--app", APP, "1", "--json"], true),
     ] {
-        let mut posse = command(scene.dir.path());
-        let done = posse.args(words).arg("--kubeconfig").arg(&kubeconfig).output().unwrap();
+        let done = scene.command(&proxy.access(), words).output().unwrap();
         assert_safe(&words.join(" "), &done, says);
     }
     scene.finish();
@@ -115,8 +112,7 @@ pub fn logs_on_a_terminal_are_escaped(server: &dyn Server) {
     });
     let posse = scene.run().executors(1).start();
     posse.wait_event("executor_running", |_| true);
-    let kubeconfig = scene.file("logs.kubeconfig");
-    fs::write(&kubeconfig, server.access(Who::Admin).kubeconfig(&scene.namespace)).unwrap();
+    let kubeconfig = scene.kubeconfig(&server.access(Who::Admin));
     let logs = format!(
         "{} logs {APP} 1 --kubeconfig {}",
         env!("CARGO_BIN_EXE_posse"),

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use serde_json::{Value, json};
@@ -125,17 +126,31 @@ impl<'s> Scene<'s> {
         Run::new(self.dir.path(), &self.namespace, access)
     }
 
+    /// Writes a kubeconfig with this access.
+    pub fn kubeconfig(&self, access: &Access) -> PathBuf {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let n = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path = self.file(&format!("access{n}.kubeconfig"));
+        fs::write(&path, access.kubeconfig(&self.namespace)).expect("the folder can be written");
+        path
+    }
+
+    /// `posse WORDS` with this access.
+    pub fn command(&self, access: &Access, words: &[&str]) -> Command {
+        let mut command = command(self.dir.path());
+        command.args(words).arg("--kubeconfig").arg(self.kubeconfig(access));
+        command
+    }
+
     /// What `posse cleanup` with these words says, as an administrator.
     pub fn cleanup(&self, words: &[&str]) -> String {
-        let kubeconfig = self.file("cleanup.kubeconfig");
-        let access = self.server.access(Who::Admin);
-        fs::write(&kubeconfig, access.kubeconfig(&self.namespace)).expect("writable");
-        let output = command(self.dir.path())
-            .args(["cleanup", "--app", APP, "--namespace", &self.namespace, "--kubeconfig"])
-            .arg(&kubeconfig)
-            .args(words)
-            .output()
-            .expect("the binary can be started");
+        self.cleanup_as(Who::Admin, words)
+    }
+
+    pub fn cleanup_as(&self, who: Who, words: &[&str]) -> String {
+        let words = [&["cleanup", "--app", APP, "--namespace", &self.namespace], words].concat();
+        let output = self.command(&self.server.access(who), &words).output();
+        let output = output.expect("the binary can be started");
         assert!(output.status.success(), "{}", said(&output));
         said(&output)
     }
