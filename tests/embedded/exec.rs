@@ -1,10 +1,6 @@
 //! `posse exec` and `posse logs ID` in a run on the embedded cluster.
 
-use std::fs;
-use std::process::Stdio;
-
-use crate::support::posse::{command, said};
-use crate::support::scene::TempDir;
+use crate::support::posse::{printed, scripted};
 
 const CONFIG: &str = r#"
 app: hands
@@ -93,11 +89,5 @@ posse: application hands has no executor 1 now
 ";
 
 pub fn a_driver_runs_commands_in_its_executors() {
-    let dir = TempDir::new("hands");
-    fs::write(dir.path().join("posse.yaml"), CONFIG).unwrap();
-    let args = ["run", "--dev", "--", "sh", "-eu", "-c", SCRIPT];
-    let output = command(dir.path()).args(args).stdin(Stdio::null()).output();
-    let output = output.expect("the binary can be started");
-    assert_eq!(String::from_utf8_lossy(&output.stdout), WANT, "{}", said(&output));
-    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    printed(&scripted(CONFIG, SCRIPT), WANT);
 }

@@ -3,23 +3,12 @@
 use std::fs;
 use std::process::{Output, Stdio};
 
-use crate::support::posse::{command, said};
+use crate::support::posse::{command, printed, scripted};
 use crate::support::scene::TempDir;
 
 /// Runs this script as the driver.
 fn run(executors: &str, script: &str) -> Output {
-    let dir = TempDir::new("scale");
-    let config = format!("app: scale\nexecutors: {executors}\n");
-    fs::write(dir.path().join("posse.yaml"), config).unwrap();
-    let args = ["run", "--dev", "--", "sh", "-eu", "-c", script];
-    let output = command(dir.path()).args(args).stdin(Stdio::null()).output();
-    output.expect("the binary can be started")
-}
-
-#[track_caller]
-fn check(output: &Output, stdout: &str) {
-    assert_eq!(String::from_utf8_lossy(&output.stdout), stdout, "{}", said(output));
-    assert_eq!(output.status.code(), Some(0), "{}", said(output));
+    scripted(&format!("app: scale\nexecutors: {executors}\n"), script)
 }
 
 /// A queue may need a password.
@@ -32,7 +21,7 @@ pub fn the_command_of_a_queue_finds_the_credentials() {
   scale: {command: [sh, -c, 'cat "$PASSWORD_FILE"'], every: 100ms}
 credentials:
 - {name: p, command: [sh, -c, 'echo 3 >{{DIR}}/p'], every: 1h, secret: p, mount: /p, env: {PASSWORD_FILE: "{{MOUNT}}/p"}}"#;
-    check(
+    printed(
         &run(executors, r#"cat "$PASSWORD_FILE"; "$POSSE_EXE" wait --running 3 --timeout 60s"#),
         "3\n",
     );
@@ -97,7 +86,7 @@ after idle_after
 "running":0,
 "#
     );
-    check(&output, &want);
+    printed(&output, &want);
     let errors = String::from_utf8_lossy(&output.stderr);
     for (n, words) in [
         (2, "the command of `scale` works again"),
@@ -127,7 +116,7 @@ n=0
 until "$POSSE_EXE" logs 1 | grep debug; do n=$((n + 1)); [ $n -le 600 ] || exit 8; sleep 0.1; done"#;
     fs::write(dir.path().join("driver.sh"), script).unwrap();
     let run = |args: &[&str]| command(dir.path()).args(args).stdin(Stdio::null()).output().unwrap();
-    check(&run(&["run", "--dev"]), "1 debug yes\n");
+    printed(&run(&["run", "--dev"]), "1 debug yes\n");
     // Everything else ignores it.
     let rendered = run(&["render", "-o", "json"]);
     let pod = String::from_utf8_lossy(&rendered.stdout).into_owned();

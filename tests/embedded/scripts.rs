@@ -1,30 +1,18 @@
 //! The commands for drivers that are scripts: `posse ready`, `idle` and `wait`, and the probes of
 //! `driver.ready`.
 
-use std::fs;
-use std::process::{Output, Stdio};
+use std::process::Output;
 
-use crate::support::posse::{command, said};
-use crate::support::scene::TempDir;
+use crate::support::posse::{printed, scripted};
 
 /// Runs this script as the driver of one executor.
 fn run(ready: &str, script: &str) -> Output {
-    let dir = TempDir::new("scripts");
     let pod = r#"{"spec": {"terminationGracePeriodSeconds": 1,
         "containers": [{"name": "a", "image": "a", "command": ["sleep", "600"]}]}}"#;
     let config = format!(
         "app: scripts\ndriver: {{ready: '{ready}'}}\nexecutors: [{{count: 1, pod: {pod}}}]\n"
     );
-    fs::write(dir.path().join("posse.yaml"), config).unwrap();
-    let args = ["run", "--dev", "--", "sh", "-eu", "-c", script];
-    let output = command(dir.path()).args(args).stdin(Stdio::null()).output();
-    output.expect("the binary can be started")
-}
-
-#[track_caller]
-fn check(output: &Output, stdout: &str) {
-    assert_eq!(output.status.code(), Some(0), "{}", said(output));
-    assert_eq!(String::from_utf8_lossy(&output.stdout), stdout, "{}", said(output));
+    scripted(&config, script)
 }
 
 /// No executor is created before the driver is ready: the wait for one gives up.
@@ -34,12 +22,12 @@ const THEN: &str = r#""$POSSE_EXE" wait --running 1 --timeout 60s
 echo one"#;
 
 pub fn executors_wait_for_the_drivers_call() {
-    check(&run("control", &format!("{NOT_YET}\n\"$POSSE_EXE\" ready\n{THEN}")), "one\n");
+    printed(&run("control", &format!("{NOT_YET}\n\"$POSSE_EXE\" ready\n{THEN}")), "one\n");
 }
 
 pub fn executors_wait_for_the_drivers_file() {
     // A file of an earlier run says nothing.
-    check(
+    printed(
         &run("file:up", &format!("touch -d '1 hour ago' up\n{NOT_YET}\ntouch up\n{THEN}")),
         "one\n",
     );
@@ -56,7 +44,7 @@ pub fn a_script_reports_idle_executors() {
 "$POSSE_EXE" kill --no-replace 1 | head -1"#
     );
     let output = run("none", &script);
-    check(&output, "one\nbusy, not killed (use --force): 1\nkilled: 1\n");
+    printed(&output, "one\nbusy, not killed (use --force): 1\nkilled: 1\n");
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(errors.contains("no such executor: 77"), "{errors}");
     assert!(errors.contains("there is no group none; the run has: default"), "{errors}");

@@ -16,7 +16,7 @@ use super::access::Access;
 use super::control::Control;
 use super::reaper::Guarded;
 use super::runner;
-use super::scene::APP;
+use super::scene::{APP, TempDir};
 use super::wait::{PATIENCE, wait_value};
 
 /// The program of this build.
@@ -392,6 +392,21 @@ pub fn read_events(path: &Path) -> Vec<Value> {
     let text = fs::read_to_string(path).unwrap_or_default();
     let whole = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
     whole.map(|line| serde_json::from_str(line).expect("an event is JSON")).collect()
+}
+
+/// A run on the embedded cluster with this script as its driver.
+pub fn scripted(config: &str, script: &str) -> Output {
+    let dir = TempDir::new("scripted");
+    fs::write(dir.path().join("posse.yaml"), config).unwrap();
+    let args = ["run", "--dev", "--", "sh", "-eu", "-c", script];
+    let output = command(dir.path()).args(args).stdin(Stdio::null()).output();
+    output.expect("the binary can be started")
+}
+
+#[track_caller]
+pub fn printed(output: &Output, stdout: &str) {
+    assert_eq!(String::from_utf8_lossy(&output.stdout), stdout, "{}", said(output));
+    assert_eq!(output.status.code(), Some(0), "{}", said(output));
 }
 
 /// The output of a finished command.
