@@ -58,9 +58,8 @@ impl Attributes {
             selected.trim_start_matches('=').clone_into(&mut name);
         }
         let collection = at(1).is_empty();
-        let wants_watch = matches!(request.query("watch"), Some("" | "1" | "true"));
         let verb = match request.method.as_str() {
-            "GET" | "HEAD" if collection && wants_watch => "watch",
+            "GET" | "HEAD" if collection && super::options::flag(request, "watch") => "watch",
             "GET" | "HEAD" if collection => "list",
             "GET" | "HEAD" => "get",
             "POST" => "create",
