@@ -1,5 +1,7 @@
 //! The binary in a folder of its own.
 
+#![allow(clippy::unwrap_used)]
+
 use std::path::Path;
 use std::process::Command;
 

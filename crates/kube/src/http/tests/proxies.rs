@@ -227,7 +227,7 @@ fn a_proxy_that_is_away_is_named() {
         assert_not_sent(get(&http), &named);
         let opened = format!("{:?}", http.open_websocket("/exec", &["p"], None).map(drop));
         assert!(opened.contains(&named), "{opened}");
-        let env = |name: &str| (name == "HTTPS_PROXY").then(|| url.clone().into());
+        let env = |name: &str| (name == "HTTPS_PROXY").then(|| url.clone());
         let peer = Peer {
             url: "https://stage.example.com".to_owned(),
             authorities: Authorities::Given(ca.clone()),
