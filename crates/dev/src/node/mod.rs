@@ -59,6 +59,15 @@ enum Input {
     Stop,
 }
 
+/// Whose changes the node and the scheduler act on.
+const WATCHED: [Kind; 6] = [
+    Kind::ConfigMap,
+    Kind::Node,
+    Kind::PersistentVolume,
+    Kind::PersistentVolumeClaim,
+    Kind::Pod,
+    Kind::Secret,
+];
 /// Capacity of the node's inbox. When it is full, the sending threads block.
 const INBOX_MAX: usize = 1024;
 /// How long a stopping cluster waits for its pods, regardless of their grace periods.
@@ -76,8 +85,7 @@ pub(crate) struct Node {
 impl Node {
     pub(crate) fn start(api: Arc<Api>, settings: Settings) -> io::Result<Self> {
         let (sender, receiver) = bounded(INBOX_MAX);
-        let kinds = [Kind::Pod, Kind::Node, Kind::ConfigMap, Kind::Secret];
-        let changes = api.lock().store.subscribe(kinds);
+        let changes = api.lock().store.subscribe(WATCHED);
         let kubelet = Kubelet::new(api, settings, sender.clone())?;
         let builder = thread::Builder::new().name("dev-node".to_owned());
         let thread = builder.spawn(move || run(kubelet, &changes, &receiver))?;

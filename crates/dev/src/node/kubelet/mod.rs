@@ -21,7 +21,7 @@ use crate::node::nodes::Nodes;
 use crate::node::output::Outputs;
 use crate::node::run::{Container, ContainerState, NextAction, PodRun, RestartPolicy};
 use crate::node::scheduler::{Requirements, Scheduler};
-use crate::node::{Input, Settings, report, volumes};
+use crate::node::{Input, Settings, WATCHED, report, volumes};
 use crate::schema::kind::{Key, Kind};
 use crate::storage::events::{self, Note};
 use crate::storage::object::{Object, array_at, text_at};
@@ -172,8 +172,7 @@ impl Kubelet {
             Ok(changes) => changes.map(|change| change.now.key.clone()).collect(),
             // The change history no longer reaches back far enough: sync everything.
             Err(_) => {
-                let kinds = [Kind::Pod, Kind::Node, Kind::ConfigMap, Kind::Secret];
-                let stored = kinds.into_iter().flat_map(|kind| state.store.objects(kind, ""));
+                let stored = WATCHED.into_iter().flat_map(|kind| state.store.objects(kind, ""));
                 let known = self.runs.keys().cloned().chain(self.scheduler.known());
                 stored.map(|object| object.key.clone()).chain(known).collect()
             }
