@@ -47,10 +47,12 @@ pub fn stop(args: &StopArgs, world: &World<'_>, out: &mut dyn Write) -> Result<C
     let mut report = Report { out, written: Ok(()) };
     let mut stopped = stop_local(&local, &mut report);
     if !rest.is_empty() {
-        if let Err(failure) = &stopped {
+        let in_cluster = stop_in_cluster(args, &rest, world, &mut report);
+        // The command fails with one of them.
+        if let (Err(_), Err(failure)) = (&in_cluster, &stopped) {
             log::error!("{failure}");
         }
-        stopped = stop_in_cluster(args, &rest, world, &mut report).and(stopped);
+        stopped = in_cluster.and(stopped);
     }
     stopped.and(report.written).map(|()| Code::Clean)
 }

@@ -123,7 +123,7 @@ fn conclude(output: FormatArgs, text: &str, out: &mut dyn Write) -> Result<Code,
     print(out, &format!("\n{text}\n")).map(|()| Code::Clean)
 }
 
-/// The executors of one instance with the same owner, which are kept or deleted together. Or a LeaseAge
+/// The executors of one instance with the same owner, which are kept or deleted together. Or a Lease
 /// without executors.
 #[derive(Debug)]
 struct Batch {
@@ -147,7 +147,7 @@ impl InstanceLabels {
         Some(Selection { app: self.app.clone()?, instance: self.instance.clone()? })
     }
 
-    /// The name of the instance's LeaseAge; empty without the labels.
+    /// The name of the instance's Lease; empty without the labels.
     fn lease_name(&self) -> String {
         let selection = self.selection();
         selection.map_or_else(String::new, |selection| name_of(LeaseScope::Instance, &selection))
@@ -448,7 +448,7 @@ impl Cleanup<'_> {
             let Some(NamedLease { name, record, .. }) = &batch.lease else { continue };
             match self.leases().delete(name, record) {
                 Ok(()) => n_leases += 1,
-                // The LeaseAge was acquired or deleted meanwhile.
+                // The Lease was acquired or deleted meanwhile.
                 Err(refusal)
                     if matches!(refusal.class, RefusalClass::Conflict | RefusalClass::NotFound) => {
                 }
@@ -485,8 +485,8 @@ impl Cleanup<'_> {
         }
     }
 
-    /// Deletes the LeaseAge of an instance if its holder does not renew it. True if deleted. A remaining
-    /// LeaseAge does no harm, because its name is not used again.
+    /// Deletes the Lease of an instance if its holder does not renew it. True if deleted. A remaining
+    /// Lease does no harm, because its name is not used again.
     fn delete_lease(&self, instance: &InstanceLabels) -> bool {
         let Some(selection) = instance.selection() else { return false };
         let name = name_of(LeaseScope::Instance, &selection);

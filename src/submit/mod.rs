@@ -1,4 +1,4 @@
-//! `posse submit`: creates a driver in the cluster from files and flags, and follows it to its end. Also
+//! `posse submit`: creates a driver in the cluster from files and flags, and follows it to its end.
 
 use std::io::Write;
 use std::path::Path;
