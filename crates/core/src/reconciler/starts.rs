@@ -71,15 +71,8 @@ impl Reconciler {
         }
         self.note_place(id, before, now);
         self.time_start(id, due);
-        if start.ignored_since != before.ignored_since {
-            let at = |since: Millis| since.after(IGNORED_MS);
-            if let Some(at) = before.ignored_since.map(at) {
-                self.due.cancel(at, Timer::Ignored(id));
-            }
-            if let Some(at) = start.ignored_since.map(at) {
-                self.due.set(at, Timer::Ignored(id));
-            }
-        }
+        let ignored_at = |start: Start| Some(start.ignored_since?.after(IGNORED_MS));
+        self.due.move_to(ignored_at(start), ignored_at(before), Timer::Ignored(id));
         if self.policy.pending_max > 0
             && let Some((_, since)) = start.problem.filter(|(kind, _)| UNPLACED.contains(kind))
             && start.problem != before.problem
@@ -90,15 +83,7 @@ impl Reconciler {
 
     /// Sets the timer of a start whose deadline was `due`.
     fn time_start(&mut self, id: ExecutorId, due: Option<Millis>) {
-        let next = self.start_deadline(id);
-        if next != due {
-            if let Some(at) = due {
-                self.due.cancel(at, Timer::Start(id));
-            }
-            if let Some(at) = next {
-                self.due.set(at, Timer::Start(id));
-            }
-        }
+        self.due.move_to(self.start_deadline(id), due, Timer::Start(id));
     }
 
     /// Notes whether the scheduler finds a node for an executor that avoids nodes.

@@ -67,9 +67,14 @@ impl Due {
         self.timers.insert((at, timer));
     }
 
-    /// Removes a timer that was set for this time.
-    pub fn cancel(&mut self, at: Millis, timer: Timer) {
-        self.timers.remove(&(at, timer));
+    /// Sets a timer for another time than before, or removes it.
+    pub fn move_to(&mut self, at: Option<Millis>, before: Option<Millis>, timer: Timer) {
+        if at != before {
+            if let Some(before) = before {
+                self.timers.remove(&(before, timer.clone()));
+            }
+            self.timers.extend(at.map(|at| (at, timer)));
+        }
     }
 
     /// What the turn waits for comes by itself then; none: it never does.
