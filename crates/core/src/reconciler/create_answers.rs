@@ -202,7 +202,7 @@ impl Reconciler {
     }
 
     fn sent_at(&self, id: ExecutorId) -> Option<Millis> {
-        self.executors.get(id)?.create.as_ref().map(|create| create.sent_at)
+        self.create_of(id).map(|create| create.sent_at)
     }
 
     /// The server refuses the pod: slows the group down and retires the id.

@@ -371,6 +371,10 @@ impl Reconciler {
         self.change(id, now, |executor| executor.create.as_deref_mut().map(change));
     }
 
+    fn create_of(&self, id: ExecutorId) -> Option<&Create> {
+        self.executors.get(id)?.create.as_deref()
+    }
+
     fn seen(&self, id: ExecutorId) -> Option<(&Executor, &Pod)> {
         let executor = self.executors.get(id)?;
         Some((executor, executor.pod(&self.snapshot)?))

@@ -16,7 +16,7 @@ use crate::state::create_backoff::CreateBackoff;
 use crate::state::due::Timer;
 use crate::state::errands::MutationKind;
 use crate::state::executors::{Executor, Life, has_ended};
-use crate::state::ledger::CREATE_OPEN_MS;
+use crate::state::ledger::{CREATE_OPEN_MS, Create};
 use crate::state::memory_scaling::MEMORY_PROVEN_MS;
 use crate::state::snapshot::{Change, Listed};
 use posse_base::time::Millis;
@@ -308,8 +308,7 @@ impl Reconciler {
                 }
             }
         }
-        let create = self.executors.get(id).and_then(|executor| executor.create.as_ref());
-        if create.is_some_and(|create| create.is_in_flight()) {
+        if self.create_of(id).is_some_and(Create::is_in_flight) {
             // The entry stays until the create is answered, because a second pod may come from it.
             self.executors.release_slot(id);
             self.release_task(id);

@@ -41,8 +41,7 @@ impl Reconciler {
             self.server.window.on_overload(sent_at, refusal, now, &mut self.rng);
         } else if refusal.advice(Verb::Create) == Advice::Retry {
             self.server.window.on_failed();
-            let create = self.executors.get(id).and_then(|executor| executor.create.as_ref());
-            let requested_pod = create.and_then(|create| create.pod.clone());
+            let requested_pod = self.create_of(id).and_then(|create| create.pod.clone());
             let rng = &mut self.rng;
             // A failure with an old template says nothing about the new one.
             if self.executors.group_of(id).is_some_and(|group| requested_pod == group.spec.pod)
@@ -59,18 +58,15 @@ impl Reconciler {
     /// The request failed and is sent again: reports this once until all creates of the group
     /// succeed.
     pub(super) fn report_failure(&mut self, id: ExecutorId, refusal: &Refusal, now: Millis) {
-        let Some(executor) = self.executors.get(id) else { return };
-        let name = executor.group.clone();
-        let Some(group) = self.executors.group_mut(&name) else { return };
-        if !group.retries.contains(id) {
-            // It was cancelled meanwhile, or its pod was seen.
-            return;
-        }
+        let group = self.executors.group_of(id);
+        // Otherwise it was cancelled meanwhile, or its pod was seen.
+        let Some(group) = group.filter(|group| group.retries.contains(id)) else { return };
         let message = sanitize(&refusal.to_string(), MESSAGE_BYTES_MAX);
         group.refusal = Some(message.clone());
         if group.retries.note_failure(now) {
             let cause = BackoffCause::Server.as_str();
-            self.out.tell(Event::Group(name, GroupEvent::CreateRefused { cause, message }));
+            let event = GroupEvent::CreateRefused { cause, message };
+            self.out.tell(Event::Group(group.spec.name.clone(), event));
         }
     }
 
@@ -84,8 +80,7 @@ impl Reconciler {
     }
 
     pub(super) fn retry_at(&mut self, id: ExecutorId, refusal: &Refusal, now: Millis) -> Millis {
-        let n_tries =
-            self.executors.get(id).and_then(|e| e.create.as_ref()).map_or(1, |c| c.n_tries);
+        let n_tries = self.create_of(id).map_or(1, |create| create.n_tries);
         let delay = delay_ms(n_tries, RETRY_INITIAL_MS, RETRY_MAX_MS, &mut self.rng);
         now.after(delay.max(refusal.retry_delay_ms()))
     }

@@ -84,8 +84,7 @@ impl Reconciler {
 
     /// Cancels a create whose pod was not seen.
     pub(super) fn cancel_create(&mut self, id: ExecutorId, now: Millis) {
-        let create = self.executors.get(id).and_then(|executor| executor.create.as_deref());
-        let Some(create) = create else { return };
+        let Some(create) = self.create_of(id) else { return };
         let (is_in_flight, open_until) = (create.is_in_flight(), create.open_until());
         let is_unknown = create.unknown_since.is_some();
         let open_until = open_until.filter(|&until| until > now);

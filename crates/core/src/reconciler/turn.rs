@@ -53,8 +53,8 @@ impl Reconciler {
     }
 
     fn on_create_due(&mut self, id: ExecutorId, now: Millis) {
-        let Some(create) = self.executors.get(id).and_then(|e| e.create.as_deref()) else { return };
-        if matches!(create.step, CreateStep::AwaitLateEffect(until) if until <= now) {
+        let step = self.create_of(id).map(|create| create.step);
+        if matches!(step, Some(CreateStep::AwaitLateEffect(until)) if until <= now) {
             self.ours.note_unlisted(id, now);
             self.drop_executor(id);
         }
@@ -259,7 +259,9 @@ impl Reconciler {
         assert!(self.had_first_list(), "{id} is created before the first LIST is applied");
         assert!(self.gates.is_lease_held(), "{id} is created without the Lease");
         debug_assert!(!self.gates.are_creates_stopped(), "{id} is created after the end has begun");
-        let is_check = self.is_check(id);
+        // The next request is a GET.
+        let is_check =
+            self.create_of(id).is_some_and(|create| create.step == CreateStep::CheckLater);
         if !is_check && self.is_place_taken(id) {
             // Two pods would work in one slot, on one task, or beside another attempt. Others may go first.
             self.executors.discard_probe(id);
@@ -306,12 +308,6 @@ impl Reconciler {
         } else {
             Action::Create { id, group, slot, overrides, watermark, pod }
         });
-    }
-
-    /// True if the next request of this create is a GET.
-    fn is_check(&self, id: ExecutorId) -> bool {
-        let create = self.executors.get(id).and_then(|executor| executor.create.as_deref());
-        create.is_some_and(|create| create.step == CreateStep::CheckLater)
     }
 
     fn end_surplus(&mut self, name: &GroupName, n: u32, now: Millis) {
