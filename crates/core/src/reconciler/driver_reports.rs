@@ -99,15 +99,11 @@ impl Reconciler {
     }
 
     pub(super) fn on_reason_wait_over(&mut self, id: ExecutorId, now: Millis) {
-        if !self.driver_reports.is_reason_wait_over(id, now) || self.end.is_stopping() {
-            return;
-        }
-        if !self.can_judge() {
-            self.wait_longer_for_reason(id, now);
+        if !self.driver_reports.is_reason_wait_over(id, now) {
             return;
         }
         let has_pod = self.executors.get(id).is_some_and(|executor| executor.uid.is_some());
-        if has_pod && self.is_live(id) {
+        if has_pod && self.is_live(id) && self.can_judge() && !self.end.is_stopping() {
             self.errands.pods.add(id, ());
         } else {
             self.judge_disconnected(id, now);
@@ -120,8 +116,8 @@ impl Reconciler {
             return;
         }
         if !self.can_judge() {
-            self.wait_longer_for_reason(id, now);
-            return;
+            // The snapshot that would show the reason is not valid now.
+            return self.wait_for_reason(id, now.after(REASON_WAIT_MS));
         }
         self.driver_reports.forget(id);
         if self.is_live(id) {
@@ -132,9 +128,7 @@ impl Reconciler {
         }
     }
 
-    /// The snapshot that would show the reason is not valid now.
-    fn wait_longer_for_reason(&mut self, id: ExecutorId, now: Millis) {
-        let until = now.after(REASON_WAIT_MS);
+    pub(super) fn wait_for_reason(&mut self, id: ExecutorId, until: Millis) {
         self.driver_reports.extend_reason_wait(id, until);
         self.due.set(until, Timer::Disconnected(id));
     }

@@ -12,7 +12,6 @@ use crate::model::input::{PodAnswer, Watermark};
 use crate::model::pod::Pod;
 use crate::model::refusal::{Refusal, RefusalClass};
 use crate::model::task::TaskOutput;
-use crate::state::due::Timer;
 use crate::state::errands::Step;
 use crate::state::snapshot::AnswerAge;
 use posse_base::text::sanitize;
@@ -144,9 +143,7 @@ impl Reconciler {
         if !is_answered && n_tries < READ_TRIES_MAX {
             let until = now.after(READ_RETRY_MS);
             self.errands.pods.retry_at(&id, until);
-            self.driver_reports.extend_reason_wait(id, until);
-            self.due.set(until, Timer::Disconnected(id));
-            return;
+            return self.wait_for_reason(id, until);
         }
         self.errands.pods.remove(&id);
         self.judge_disconnected(id, now);
