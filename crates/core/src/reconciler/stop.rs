@@ -10,7 +10,7 @@ use crate::model::refusal::Refusal;
 use crate::model::settings::Together;
 use crate::model::stop::{HeldPod, StopOrder, StopResult};
 use crate::state::errands::{MutationKind, Step};
-use crate::state::executors::{Ending, Executors, Life};
+use crate::state::executors::{Ending, Life};
 use crate::state::ledger::Create;
 use crate::state::stop::Stop;
 use posse_base::time::Millis;
@@ -96,7 +96,7 @@ impl Reconciler {
                 result.held.push(HeldPod { name, finalizers });
                 continue;
             }
-            let names = match stays_after_stop(self.end.keeps_failed(), &self.executors, pod) {
+            let names = match self.stays_after_stop(pod) {
                 true => &mut result.retained,
                 false if pod.deleting => &mut result.terminating,
                 false => &mut result.remaining,
@@ -228,12 +228,11 @@ impl Reconciler {
     fn is_stop_done(&mut self, now: Millis) -> bool {
         let has_open =
             self.ours.open_until().is_some() || self.executors.creates().next().is_some();
-        let keeps_failed = self.end.keeps_failed();
         let is_clear = self.snapshot.is_synced()
             // Ends at the first pod that is left, so the second condition is cheap: few mutations are
             // left then.
             && self.snapshot.our_pods().all(|pod| {
-                stays_after_stop(keeps_failed, &self.executors, pod) || self.snapshot.is_on_own_lost_node(pod)
+                self.stays_after_stop(pod) || self.snapshot.is_on_own_lost_node(pod)
             })
             && self.errands.mutations.names_not_in(&self.snapshot).next().is_none()
             && !self.errands.mutations.has(MutationKind::LeaveQueue);
@@ -272,16 +271,19 @@ impl Reconciler {
         }
     }
 
+    /// True for a retained failed pod if the stop leaves such pods.
+    fn stays_after_stop(&self, pod: &Pod) -> bool {
+        let executor = self.executors.get(pod.id);
+        self.end.keeps_failed() && executor.is_some_and(|one| one.life == Life::Retained)
+    }
+
     fn delete_late_pods(&mut self) {
         // The first LIST is sent after the delete of all executors, so a live pod in it came late. A
         // pod that changes afterwards is deleted when the change is applied.
         if !self.end.stop_mut().is_some_and(Stop::take_new_list) {
             return;
         }
-        let keeps_failed = self.end.keeps_failed();
-        let stays = |pod: &Pod| {
-            stays_after_stop(keeps_failed, &self.executors, pod) || self.is_last_to_tell(pod)
-        };
+        let stays = |pod: &Pod| self.stays_after_stop(pod) || self.is_last_to_tell(pod);
         let late = self.snapshot.our_pods().filter(|pod| !pod.deleting && !stays(pod));
         let late: Vec<Uid> = late.map(|pod| pod.uid.clone()).collect();
         late.iter().for_each(|uid| self.request(uid, MutationKind::Delete));
@@ -310,9 +312,4 @@ impl Reconciler {
         }
         self.out.tell(Event::Run(RunEvent::Stopped { count }));
     }
-}
-
-/// True for a retained failed pod if the stop leaves such pods.
-fn stays_after_stop(keeps_failed: bool, executors: &Executors, pod: &Pod) -> bool {
-    keeps_failed && executors.get(pod.id).is_some_and(|executor| executor.life == Life::Retained)
 }
