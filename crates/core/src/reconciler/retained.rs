@@ -277,7 +277,8 @@ impl Reconciler {
     /// Asks the newest record of a group to take over what the deleted ones told.
     fn request_fold(&mut self, name: &GroupName) {
         let Some(group) = self.executors.groups().get(name) else { return };
-        let Some(id) = group.records.newest() else { return };
+        // Somebody deleted the last record.
+        let Some(id) = group.records.newest() else { return self.release_folded() };
         let uid = self.seen(id).map(|(_, pod)| pod.uid.clone());
         if let Some(uid) = uid.filter(|uid| self.errands.mutations.get(uid).is_none()) {
             self.request(&uid, self.label_of(id));
@@ -289,15 +290,7 @@ impl Reconciler {
         let is_open = |group: &Group| !group.folding.is_empty() && group.folding_sent.is_none();
         let open = self.executors.groups().iter().filter(|(_, group)| is_open(group));
         let names: Vec<GroupName> = open.map(|(name, _)| name.clone()).collect();
-        for name in names {
-            let newest =
-                self.executors.groups().get(&name).and_then(|group| group.records.newest());
-            match newest {
-                Some(_) => self.request_fold(&name),
-                // Somebody deleted the last record.
-                None => self.release_folded(),
-            }
-        }
+        names.iter().for_each(|name| self.request_fold(name));
     }
 
     /// What is left of the records goes without a word: nobody comes after this run.
