@@ -14,7 +14,7 @@ use crate::model::settings::{RecordUse, Restart};
 use crate::model::task::TaskEnd;
 use crate::policy::loss::{Loss, classify};
 use crate::state::errands::MutationKind;
-use crate::state::executors::{Ending, Executor, Group, Life, has_ended};
+use crate::state::executors::{Ending, Executor, Group, Life};
 use posse_base::time::Millis;
 
 /// How many records of tasks a group keeps, and how many of its other executors without
@@ -61,12 +61,6 @@ impl Reconciler {
             && executor.slot.is_none();
         let mut others = self.executors.own(group);
         may_repeat && pod.slot.is_some() && others.any(|(_, other)| other.slot == pod.slot)
-    }
-
-    /// The same for a pod that is gone, and that posse was not ending.
-    pub(super) fn has_done_its_work(&self, id: ExecutorId, pod: &Pod) -> bool {
-        let executor = self.executors.get(id);
-        has_ended(pod) && executor.is_some_and(|executor| self.completes(executor, pod))
     }
 
     /// Reports that the work of an executor is done, once for each uid.
@@ -221,7 +215,10 @@ impl Reconciler {
     /// Ends the run after the work of all groups has ended, or when it has had nothing to do for `idle_end_ms`, from its
     /// first LIST on.
     pub(super) fn judge_end(&mut self, now: Millis) {
-        let (groups, may_have_ended) = (self.executors.groups(), self.may_have_ended());
+        let groups = self.executors.groups();
+        // Nothing else ends the run, and all pods are known.
+        let may_have_ended =
+            !self.gates.are_creates_stopped() && self.had_first_list() && self.snapshot.is_synced();
         let has_ended = self.policy.ends_with_work
             && may_have_ended
             && !groups.is_empty()
@@ -241,11 +238,6 @@ impl Reconciler {
             idle_since.map(|since| since.after(idle_end_ms)),
         ];
         ends.into_iter().flatten().for_each(|at| self.end_at(at, now));
-    }
-
-    /// Nothing else ends the run, and all pods are known.
-    fn may_have_ended(&self) -> bool {
-        !self.gates.are_creates_stopped() && self.had_first_list() && self.snapshot.is_synced()
     }
 
     /// Ends the run then, if nothing comes before.

@@ -299,8 +299,9 @@ impl Reconciler {
         let ending = life.ending().map(|ending| ending.cause);
         let cause = ending.or(was_draining).or(cancel_cause);
         if !life.is_reported() {
+            let executor = self.executors.get(id).filter(|_| has_ended(pod));
             match cause {
-                _ if self.has_done_its_work(id, pod) => self.complete(id, now),
+                _ if executor.is_some_and(|one| self.completes(one, pod)) => self.complete(id, now),
                 Some(cause) => self.tell(id, ExecutorEvent::Deleted { cause }),
                 None => {
                     let loss = classify(pod, true);
