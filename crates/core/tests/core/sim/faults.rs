@@ -215,6 +215,16 @@ impl Profile {
         }
     }
 
+    /// All faults but a stop, more kills, and executors that end soon.
+    pub fn draw_with_work(rng: &mut Rng) -> Self {
+        let mut profile = Self::draw(rng);
+        (profile.stuck, profile.early_stop, profile.keep) = (0, false, false);
+        (profile.die_ms, profile.has_work) = ([1_000, 10_000, 30_000][at(rng, 3)], true);
+        profile.kills += rng.below(4);
+        profile.crashes += rng.below(4);
+        profile
+    }
+
     /// No more faults, except those that last for ever.
     pub fn calm(&self) -> Self {
         Self {

@@ -162,8 +162,12 @@ fn drivers_take_over_from_each_other() {
     }
 }
 
+fn play_again(seeds: &[u64], world: impl Fn(u64) -> CheckResult) {
+    seeds.iter().for_each(|&seed| assert_eq!(world(seed), Ok(()), "seed {seed}"));
+}
+
 /// Plays a part of the seeds; the first that fails is played again with its trace.
-fn play_each(part: u64, world: impl Fn(u64) -> Result<(), String>) {
+fn play_each(part: u64, world: impl Fn(u64) -> CheckResult) {
     let play = |seed| {
         let outcome = catch_unwind(AssertUnwindSafe(|| world(seed)));
         outcome.unwrap_or_else(|_| Err("panic".to_owned()))
@@ -183,71 +187,61 @@ fn play_each(part: u64, world: impl Fn(u64) -> Result<(), String>) {
 /// Groups whose work ends: all of it is done, and no part of it twice.
 #[test]
 fn work_ends() {
-    play_each(4, |seed| World::with_work(seed).run_work().map(drop));
+    play_each(4, |seed| World::with_work(seed).run_work());
 }
 
 /// Creates of an earlier process that took effect late.
 #[test]
 fn work_that_once_was_done_twice_ends() {
-    for seed in WORK_REGRESSIONS {
-        assert_eq!(World::with_work(*seed).run_work(), Ok(()), "seed {seed}");
-    }
+    play_again(WORK_REGRESSIONS, |seed| World::with_work(seed).run_work());
 }
 
 /// A task was opened again while the create for its last attempt could still take effect, or its last pod stayed.
 #[test]
 fn a_task_that_once_ran_twice_runs_once() {
-    for seed in TASK_REGRESSIONS {
-        assert_eq!(World::with_tasks(*seed).run_tasks().map(drop), Ok(()), "seed {seed}");
-    }
-    for seed in RECORDED_TASK_REGRESSIONS {
-        assert_eq!(World::with_recorded_tasks(*seed).run_tasks().map(drop), Ok(()), "seed {seed}");
-    }
+    play_again(TASK_REGRESSIONS, |seed| World::with_tasks(seed).run_tasks());
+    play_again(RECORDED_TASK_REGRESSIONS, |seed| World::with_recorded_tasks(seed).run_tasks());
 }
 
 /// Groups with stable slots: each slot has one executor, and none is above the target.
 #[test]
 fn ranks_are_stable() {
-    play_each(5, |seed| World::with_ranks(seed).run().map(drop));
+    play_each(5, |seed| World::with_ranks(seed).run());
 }
 
 /// Late pods of a slot or an attempt, and an attempt that failed twice.
 #[test]
 fn ranks_that_once_were_unstable_are_stable() {
-    for seed in RANK_REGRESSIONS {
-        assert_eq!(World::with_ranks(*seed).run().map(drop), Ok(()), "seed {seed}");
-    }
+    play_again(RANK_REGRESSIONS, |seed| World::with_ranks(seed).run());
 }
 
 /// Groups that wait for slots: no wait outlives its time.
 #[test]
 fn slots_are_waited_for() {
-    play_each(20, |seed| World::with_slot_waits(seed).run().map(drop));
+    play_each(20, |seed| World::with_slot_waits(seed).run());
 }
 
 /// A restore of etcd brought back a pod that had vanished.
 #[test]
 fn a_slot_that_once_had_two_executors_has_one() {
-    for seed in SLOT_REGRESSIONS {
-        assert_eq!(World::with_slot_waits(*seed).run().map(drop), Ok(()), "seed {seed}");
-    }
+    play_again(SLOT_REGRESSIONS, |seed| World::with_slot_waits(seed).run());
 }
 
 /// Each task is told as ended once, none is lost, and none runs twice at the same time.
 #[test]
 fn tasks_end_once() {
-    play_each(20, |seed| World::with_tasks(seed).run_tasks().map(drop));
+    play_each(20, |seed| World::with_tasks(seed).run_tasks());
 }
 
 /// What was acknowledged is known for ever, and what is done is never begun again, also without the driver's pod.
 #[test]
 fn recorded_tasks_end_once() {
-    play_each(20, |seed| World::with_recorded_tasks(seed).run_tasks().map(drop));
+    play_each(20, |seed| World::with_recorded_tasks(seed).run_tasks());
 }
 
 #[test]
 fn recorded_work_ends() {
-    play_each(8, |seed| World::with_recorded_work(seed).run_work().map(drop));
+    play_each(8, |seed| World::with_recorded_work(seed).run_work());
 }
 
 /// A world without faults: one group `g`, the default policy.

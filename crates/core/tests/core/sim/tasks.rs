@@ -23,7 +23,7 @@ use super::faults::{Profile, at, policy};
 use super::groups::group;
 use super::node::LATE_IMAGE;
 use super::trace::trace;
-use super::world::{CALM_MS, Happening, World};
+use super::world::{CALM_MS, World};
 
 /// The most keys of a world.
 const KEYS_MAX: usize = 40;
@@ -293,11 +293,7 @@ impl World {
     /// A world of groups that get tasks, with all faults but a stop.
     pub fn with_tasks(seed: u64) -> Self {
         let mut rng = Rng::new(seed ^ 0x7461_736B);
-        let mut profile = Profile::draw(&mut rng);
-        (profile.stuck, profile.early_stop, profile.keep) = (0, false, false);
-        (profile.die_ms, profile.has_work) = ([1_000, 10_000, 30_000][at(&mut rng, 3)], true);
-        profile.kills += rng.below(4);
-        profile.crashes += rng.below(4);
+        let mut profile = Profile::draw_with_work(&mut rng);
         profile.group_calls = 4 + rng.below(20);
         let policy = policy(&mut rng);
         let policy = posse_core::model::settings::Policy { failures_app: Limit::Off, ..policy };
@@ -418,10 +414,7 @@ impl World {
 
     /// Faults, and then time for all tasks.
     pub fn run_tasks(&mut self) -> CheckResult {
-        self.schedule_faults();
-        self.at(0, Happening::Start);
-        let calm = self.profile.faulty_ms;
-        self.at(calm, Happening::Calm);
+        let calm = self.schedule_faults();
         self.run_until(calm)?;
         // The last call may have set a target that leaves no room.
         for i in 0..self.groups.len() {
@@ -431,9 +424,7 @@ impl World {
         self.say_tasks(5)?;
         self.run_until(calm + 3 * CALM_MS)?;
         self.all_have_ended()?;
-        self.check.n_actions = 0;
-        self.at(self.now, Happening::LastStop);
-        self.run_until(u64::MAX)
+        self.run_last_stop()
     }
 
     fn all_have_ended(&mut self) -> CheckResult {

@@ -14,9 +14,9 @@ use posse_core::state::executors::has_ended;
 
 use super::check::{CheckResult, fail};
 use super::cluster::Cluster;
-use super::faults::{Profile, at, policy};
+use super::faults::{Profile, policy};
 use super::groups::group;
-use super::world::{CALM_MS, Happening, World};
+use super::world::{CALM_MS, World};
 
 /// What was told as done.
 #[derive(Debug, Default)]
@@ -143,11 +143,7 @@ impl World {
     /// A world of groups whose work ends, with all faults but a stop.
     pub fn with_work(seed: u64) -> Self {
         let mut rng = Rng::new(seed ^ 0x776F_726B);
-        let mut profile = Profile::draw(&mut rng);
-        (profile.stuck, profile.early_stop, profile.keep) = (0, false, false);
-        (profile.die_ms, profile.has_work) = ([1_000, 10_000, 30_000][at(&mut rng, 3)], true);
-        profile.kills += rng.below(4);
-        profile.crashes += rng.below(4);
+        let profile = Profile::draw_with_work(&mut rng);
         let policy = policy(&mut rng);
         let groups = (0..profile.n_groups).map(|i| work_group(&format!("g{i}"), &mut rng));
         let groups = groups.collect();
@@ -163,10 +159,7 @@ impl World {
 
     /// Faults, and then time for all of the work.
     pub fn run_work(&mut self) -> CheckResult {
-        self.schedule_faults();
-        self.at(0, Happening::Start);
-        let calm = self.profile.faulty_ms;
-        self.at(calm, Happening::Calm);
+        let calm = self.schedule_faults();
         self.run_until(calm)?;
         // The last call may have set a target of 0.
         let names: Vec<GroupName> = self.groups.iter().map(|group| group.name.clone()).collect();
@@ -179,8 +172,6 @@ impl World {
         self.run_until(calm + 4 * CALM_MS)?;
         let Some(core) = &self.core else { return fail("no process".to_owned()) };
         self.check.work.finished(core, self.cluster.n_restores)?;
-        self.check.n_actions = 0;
-        self.at(self.now, Happening::LastStop);
-        self.run_until(u64::MAX)
+        self.run_last_stop()
     }
 }

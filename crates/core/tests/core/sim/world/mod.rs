@@ -224,12 +224,16 @@ impl World {
 
     /// A whole run: faults, a phase without faults, no more changes, stop.
     pub fn run(&mut self) -> CheckResult {
-        self.schedule_faults();
-        self.at(0, Happening::Start);
-        let calm = self.profile.faulty_ms;
-        self.at(calm, Happening::Calm);
+        let calm = self.schedule_faults();
         self.at(calm + CALM_MS, Happening::QuietBegins);
         self.at(calm + CALM_MS + QUIET_MS, Happening::LastStop);
+        self.run_until(u64::MAX)
+    }
+
+    /// Stops what has nothing left to do.
+    pub fn run_last_stop(&mut self) -> CheckResult {
+        self.check.n_actions = 0;
+        self.at(self.now, Happening::LastStop);
         self.run_until(u64::MAX)
     }
 
@@ -271,7 +275,8 @@ impl World {
         self.turn_at = Some(self.now);
     }
 
-    pub fn schedule_faults(&mut self) {
+    /// The start, and all that happens until the calm. Returns when that begins.
+    pub fn schedule_faults(&mut self) -> u64 {
         let end = self.profile.faulty_ms;
         for _ in 0..self.profile.kills {
             let at = self.rng.below(end);
@@ -318,6 +323,9 @@ impl World {
         if self.driver.is_there {
             self.at(1, Happening::Driver);
         }
+        self.at(0, Happening::Start);
+        self.at(end, Happening::Calm);
+        end
     }
 
     fn happen(&mut self, happening: Happening) -> CheckResult {
