@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use crate::model::command::{AfterKill, Command, GroupCommand};
 use crate::model::ids::GroupName;
+use crate::model::named::named;
 use posse_base::text::sanitize;
 
 /// Who makes a call, as far as the system tells.
@@ -16,22 +17,13 @@ pub struct Caller {
     pub from: Option<IpAddr>,
 }
 
-/// What lets a caller act.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Key {
-    /// The token of `--control-token-file`.
-    ControlToken,
-    /// The mode of the unix socket.
-    Socket,
-}
-
-impl Key {
-    /// The documented name of the key.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::ControlToken => "control_token",
-            Self::Socket => "socket",
-        }
+named! {
+    /// What lets a caller act.
+    pub enum Key {
+        /// The token of `--control-token-file`.
+        ControlToken = "control_token",
+        /// The mode of the unix socket.
+        Socket = "socket",
     }
 }
 
@@ -45,30 +37,16 @@ pub struct Act {
     pub message: String,
 }
 
-/// The kinds of calls that change the run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Call {
-    AddTasks,
-    CancelTask,
-    DeleteGroup,
-    Kill,
-    PutGroup,
-    RetryTask,
-    Scale,
-}
-
-impl Call {
-    /// The documented name of the call.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::AddTasks => "add_tasks",
-            Self::CancelTask => "cancel_task",
-            Self::DeleteGroup => "delete_group",
-            Self::Kill => "kill",
-            Self::PutGroup => "put_group",
-            Self::RetryTask => "retry_task",
-            Self::Scale => "scale",
-        }
+named! {
+    /// The kinds of calls that change the run.
+    pub enum Call {
+        AddTasks = "add_tasks",
+        CancelTask = "cancel_task",
+        DeleteGroup = "delete_group",
+        Kill = "kill",
+        PutGroup = "put_group",
+        RetryTask = "retry_task",
+        Scale = "scale",
     }
 }
 

@@ -5,117 +5,75 @@ use std::sync::Arc;
 
 use crate::model::act::Act;
 use crate::model::ids::{ExecutorId, GroupName, Uid};
+use crate::model::named::named;
 use crate::model::takeover::Takeover;
 use crate::model::task::TaskEnd;
 use crate::model::waiting::Waiting;
 use posse_base::time::Millis;
 
-/// Why an executor was lost. `as_str` has the documented names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum LossReason {
-    /// The kubelet rejected the pod: the node was full, a node label changed or a device
-    /// disappeared.
-    AdmissionRejected,
-    /// The main container ended with an exit code other than 0.
-    AppError,
-    /// The main container ended with exit code 0, and posse did not end it.
-    Completed,
-    /// The pod cannot start as it is specified: missing command, failing init container, missing
-    /// secret, or a security profile that the node does not have.
-    ConfigError,
-    /// The pod ran longer than its `activeDeadlineSeconds`.
-    DeadlineExceeded,
-    /// The pod was deleted, but not by posse.
-    Deleted,
-    /// The driver lost its connection, and the pod's status does not tell why.
-    Disconnected,
-    /// The pod used more ephemeral storage than its own limits allow.
-    DiskExceeded,
-    /// Evicted: node pressure, a drain or the eviction API.
-    Evicted,
-    /// The image could not be pulled within half of `start_timeout`.
-    ImageError,
-    /// The driver received no heartbeat for longer than `heartbeat.timeout`, or says so in a kill call.
-    HeartbeatTimeout,
-    /// The driver or a person ended it by a kill call.
-    Killed,
-    /// The executor reached the group's `max_age`. Reported as `deadline_exceeded`, but charged to
-    /// no budget.
-    MaxAge,
-    /// The node was unreachable for too long, or was deleted.
-    NodeLost,
-    /// The node was shut down (graceful node shutdown, KEP-2000).
-    NodeShutdown,
-    /// The container exceeded its memory limit, or the kubelet evicted its pod because the node had little
-    /// memory and the container used more than it asked for.
-    OomKilled,
-    /// Preempted by a pod of higher priority.
-    Preempted,
-    /// The executor was not running within `start_timeout`, and the pod's status does not tell why.
-    StartTimeout,
-    /// The pod's status does not tell the reason.
-    Unknown,
+named! {
+    /// Why an executor was lost. `as_str` has the documented names.
+    #[derive(PartialOrd, Ord)]
+    pub enum LossReason {
+        /// The kubelet rejected the pod: the node was full, a node label changed or a device
+        /// disappeared.
+        AdmissionRejected = "admission_rejected",
+        /// The main container ended with an exit code other than 0.
+        AppError = "app_error",
+        /// The main container ended with exit code 0, and posse did not end it.
+        Completed = "completed",
+        /// The pod cannot start as it is specified: missing command, failing init container, missing
+        /// secret, or a security profile that the node does not have.
+        ConfigError = "config_error",
+        /// The pod ran longer than its `activeDeadlineSeconds`.
+        DeadlineExceeded = "deadline_exceeded",
+        /// The pod was deleted, but not by posse.
+        Deleted = "deleted",
+        /// The driver lost its connection, and the pod's status does not tell why.
+        Disconnected = "disconnected",
+        /// The pod used more ephemeral storage than its own limits allow.
+        DiskExceeded = "disk_exceeded",
+        /// Evicted: node pressure, a drain or the eviction API.
+        Evicted = "evicted",
+        /// The image could not be pulled within half of `start_timeout`.
+        ImageError = "image_error",
+        /// The driver received no heartbeat for longer than `heartbeat.timeout`, or says so in a kill call.
+        HeartbeatTimeout = "heartbeat_timeout",
+        /// The driver or a person ended it by a kill call.
+        Killed = "killed",
+        /// The executor reached the group's `max_age`. Reported as `deadline_exceeded`, but charged to
+        /// no budget.
+        MaxAge = "deadline_exceeded",
+        /// The node was unreachable for too long, or was deleted.
+        NodeLost = "node_lost",
+        /// The node was shut down (graceful node shutdown, KEP-2000).
+        NodeShutdown = "node_shutdown",
+        /// The container exceeded its memory limit, or the kubelet evicted its pod because the node had little
+        /// memory and the container used more than it asked for.
+        OomKilled = "oom_killed",
+        /// Preempted by a pod of higher priority.
+        Preempted = "preempted",
+        /// The executor was not running within `start_timeout`, and the pod's status does not tell why.
+        StartTimeout = "start_timeout",
+        /// The pod's status does not tell the reason.
+        Unknown = "unknown",
+    }
 }
 
-/// The budget that a loss is charged to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Budget {
-    /// Failures of the application.
-    App,
-    /// Failures of the cluster.
-    Cluster,
-    /// Failures before the executor ran.
-    Start,
+named! {
+    /// The budget that a loss is charged to.
+    #[derive(PartialOrd, Ord)]
+    pub enum Budget {
+        /// Failures of the application.
+        App = "app",
+        /// Failures of the cluster.
+        Cluster = "cluster",
+        /// Failures before the executor ran.
+        Start = "start",
+    }
 }
 
 impl LossReason {
-    /// All reasons, in the order of their names.
-    pub const ALL: [Self; 19] = [
-        Self::AdmissionRejected,
-        Self::AppError,
-        Self::Completed,
-        Self::ConfigError,
-        Self::DeadlineExceeded,
-        Self::Deleted,
-        Self::Disconnected,
-        Self::DiskExceeded,
-        Self::Evicted,
-        Self::HeartbeatTimeout,
-        Self::ImageError,
-        Self::Killed,
-        Self::MaxAge,
-        Self::NodeLost,
-        Self::NodeShutdown,
-        Self::OomKilled,
-        Self::Preempted,
-        Self::StartTimeout,
-        Self::Unknown,
-    ];
-
-    /// The documented name of the reason.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::AdmissionRejected => "admission_rejected",
-            Self::AppError => "app_error",
-            Self::Completed => "completed",
-            Self::ConfigError => "config_error",
-            Self::DeadlineExceeded | Self::MaxAge => "deadline_exceeded",
-            Self::Deleted => "deleted",
-            Self::Disconnected => "disconnected",
-            Self::DiskExceeded => "disk_exceeded",
-            Self::Evicted => "evicted",
-            Self::ImageError => "image_error",
-            Self::HeartbeatTimeout => "heartbeat_timeout",
-            Self::Killed => "killed",
-            Self::NodeLost => "node_lost",
-            Self::NodeShutdown => "node_shutdown",
-            Self::OomKilled => "oom_killed",
-            Self::Preempted => "preempted",
-            Self::StartTimeout => "start_timeout",
-            Self::Unknown => "unknown",
-        }
-    }
-
     /// The budget that a loss for this reason is charged to, unless one node is to blame for it.
     pub fn budget(self) -> Option<Budget> {
         match self {
@@ -156,15 +114,6 @@ impl Budget {
     pub fn is_of_app(self) -> bool {
         matches!(self, Self::App | Self::Start)
     }
-
-    /// The documented name of the budget.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::App => "app",
-            Self::Cluster => "cluster",
-            Self::Start => "start",
-        }
-    }
 }
 
 /// Why a failure budget ends the run.
@@ -178,60 +127,30 @@ pub enum Exhaustion {
     NeverStarted { group: GroupName, ms: u64 },
 }
 
-/// Why a watch was restarted, for counters: the text of the event `watch_restarted` has the details.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum RestartKind {
-    /// The connection was cut.
-    Cut,
-    /// The version was too old (410).
-    Expired,
-    /// No byte arrived within the idle timeout.
-    Idle,
-    /// A line was invalid or too long.
-    InvalidLine,
-    /// The LIST failed.
-    ListFailed,
-    /// The inbox was full.
-    Overrun,
-    /// The server refused the watch, or was not reached.
-    Refused,
-    /// A resourceVersion rollback.
-    Rollback,
-    /// The server sent an ERROR event.
-    ServerError,
-    /// The server ended the watch at once, without an event.
-    Short,
-}
-
-impl RestartKind {
-    /// All kinds, in the order of their names.
-    pub const ALL: [Self; 10] = [
-        Self::Cut,
-        Self::Expired,
-        Self::Idle,
-        Self::InvalidLine,
-        Self::ListFailed,
-        Self::Overrun,
-        Self::Refused,
-        Self::Rollback,
-        Self::ServerError,
-        Self::Short,
-    ];
-
-    /// The documented name of the kind.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Cut => "cut",
-            Self::Expired => "expired",
-            Self::Idle => "idle",
-            Self::InvalidLine => "invalid_line",
-            Self::ListFailed => "list_failed",
-            Self::Overrun => "overrun",
-            Self::Refused => "refused",
-            Self::Rollback => "rollback",
-            Self::ServerError => "server_error",
-            Self::Short => "short",
-        }
+named! {
+    /// Why a watch was restarted, for counters: the text of the event `watch_restarted` has the details.
+    #[derive(PartialOrd, Ord)]
+    pub enum RestartKind {
+        /// The connection was cut.
+        Cut = "cut",
+        /// The version was too old (410).
+        Expired = "expired",
+        /// No byte arrived within the idle timeout.
+        Idle = "idle",
+        /// A line was invalid or too long.
+        InvalidLine = "invalid_line",
+        /// The LIST failed.
+        ListFailed = "list_failed",
+        /// The inbox was full.
+        Overrun = "overrun",
+        /// The server refused the watch, or was not reached.
+        Refused = "refused",
+        /// A resourceVersion rollback.
+        Rollback = "rollback",
+        /// The server sent an ERROR event.
+        ServerError = "server_error",
+        /// The server ended the watch at once, without an event.
+        Short = "short",
     }
 }
 
@@ -246,39 +165,25 @@ pub struct Subject {
     pub pod: String,
 }
 
-/// Why posse deleted an executor's pod.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DeleteCause {
-    /// A call cancelled its task.
-    Cancelled,
-    /// A pod that must not exist: a second pod with one id, a pod without posse's labels, or a pod
-    /// whose create was cancelled.
-    Condemned,
-    /// Fewer executors than `gang.min` ran together for too long, so posse gave all of them back.
-    GangGivenBack,
-    /// Another executor of its group was lost (`on_loss: group`).
-    GroupRestarted,
-    /// A kill call.
-    Killed,
-    ScaledDown,
-    Stopped,
-    /// The pod found no node, and avoided nodes that may be used again, or another group had a
-    /// right to its place under `pending_max`.
-    Unplaced,
-}
-
-impl DeleteCause {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Cancelled => "cancelled",
-            Self::Condemned => "condemned",
-            Self::GangGivenBack => "gang_given_back",
-            Self::GroupRestarted => "group_restarted",
-            Self::Killed => "killed",
-            Self::ScaledDown => "scaled_down",
-            Self::Stopped => "stopped",
-            Self::Unplaced => "unplaced",
-        }
+named! {
+    /// Why posse deleted an executor's pod.
+    pub enum DeleteCause {
+        /// A call cancelled its task.
+        Cancelled = "cancelled",
+        /// A pod that must not exist: a second pod with one id, a pod without posse's labels, or a pod
+        /// whose create was cancelled.
+        Condemned = "condemned",
+        /// Fewer executors than `gang.min` ran together for too long, so posse gave all of them back.
+        GangGivenBack = "gang_given_back",
+        /// Another executor of its group was lost (`on_loss: group`).
+        GroupRestarted = "group_restarted",
+        /// A kill call.
+        Killed = "killed",
+        ScaledDown = "scaled_down",
+        Stopped = "stopped",
+        /// The pod found no node, and avoided nodes that may be used again, or another group had a
+        /// right to its place under `pending_max`.
+        Unplaced = "unplaced",
     }
 }
 

@@ -9,6 +9,7 @@ pub mod hash;
 pub mod ids;
 pub mod input;
 pub mod lease;
+pub(crate) mod named;
 pub mod owner;
 pub mod pod;
 pub mod pod_text;

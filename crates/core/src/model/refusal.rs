@@ -2,76 +2,43 @@
 
 use std::fmt;
 
-/// The class of a failed request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RefusalClass {
-    /// A quota or another limit that can change: try again with one probe under a backoff. Not
-    /// executed.
-    Capacity,
-    /// 409 Conflict: the uid or resourceVersion precondition failed. Not executed.
-    Conflict,
-    /// 409 AlreadyExists. No other answer proves that the object exists.
-    Exists,
-    /// 410: the version or continue token is too old.
-    Expired,
-    /// The namespace is being deleted, or has no such service account. Not executed.
-    NamespaceGone,
-    NotFound,
-    /// 403: missing permission (RBAC). Not executed.
-    Forbidden,
-    /// The template is invalid (400, 413, 422, LimitRange, PodSecurity ...). Not executed.
-    Invalid,
-    /// 429. Not executed; try again later.
-    Throttled,
-    /// The server was not reached, or refused for a temporary reason (503, quota status not ready).
-    /// Not executed.
-    Transient,
-    /// 401, even with a token that was read again. Not executed.
-    Unauthorized,
-    /// 500, 504, a time-out or a cut connection. May have been executed.
-    OutcomeUnknown,
-    /// An admission webhook refuses the object for now, with a 429 or 5xx of its own. Says nothing about other
-    /// objects. Not executed.
-    WebhookBusy,
+use crate::model::named::named;
+
+named! {
+    /// The class of a failed request.
+    pub enum RefusalClass {
+        /// A quota or another limit that can change: try again with one probe under a backoff. Not
+        /// executed.
+        Capacity = "capacity",
+        /// 409 Conflict: the uid or resourceVersion precondition failed. Not executed.
+        Conflict = "conflict",
+        /// 409 AlreadyExists. No other answer proves that the object exists.
+        Exists = "exists",
+        /// 410: the version or continue token is too old.
+        Expired = "expired",
+        /// 403: missing permission (RBAC). Not executed.
+        Forbidden = "forbidden",
+        /// The template is invalid (400, 413, 422, LimitRange, PodSecurity ...). Not executed.
+        Invalid = "invalid",
+        /// The namespace is being deleted, or has no such service account. Not executed.
+        NamespaceGone = "namespace_gone",
+        NotFound = "not_found",
+        /// 500, 504, a time-out or a cut connection. May have been executed.
+        OutcomeUnknown = "outcome_unknown",
+        /// 429. Not executed; try again later.
+        Throttled = "throttled",
+        /// The server was not reached, or refused for a temporary reason (503, quota status not ready).
+        /// Not executed.
+        Transient = "transient",
+        /// 401, even with a token that was read again. Not executed.
+        Unauthorized = "unauthorized",
+        /// An admission webhook refuses the object for now, with a 429 or 5xx of its own. Says nothing about other
+        /// objects. Not executed.
+        WebhookBusy = "webhook_busy",
+    }
 }
 
 impl RefusalClass {
-    /// All classes, in the order of their names.
-    pub const ALL: [Self; 13] = [
-        Self::Capacity,
-        Self::Conflict,
-        Self::Exists,
-        Self::Expired,
-        Self::Forbidden,
-        Self::Invalid,
-        Self::NamespaceGone,
-        Self::NotFound,
-        Self::OutcomeUnknown,
-        Self::Throttled,
-        Self::Transient,
-        Self::Unauthorized,
-        Self::WebhookBusy,
-    ];
-
-    /// The documented name of the class.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Capacity => "capacity",
-            Self::Conflict => "conflict",
-            Self::Exists => "exists",
-            Self::Expired => "expired",
-            Self::Forbidden => "forbidden",
-            Self::Invalid => "invalid",
-            Self::NamespaceGone => "namespace_gone",
-            Self::NotFound => "not_found",
-            Self::OutcomeUnknown => "outcome_unknown",
-            Self::Throttled => "throttled",
-            Self::Transient => "transient",
-            Self::Unauthorized => "unauthorized",
-            Self::WebhookBusy => "webhook_busy",
-        }
-    }
-
     /// True if the same request may succeed soon: there was no verdict on what it asks for.
     pub fn is_temporary(self) -> bool {
         matches!(self, Self::OutcomeUnknown | Self::Throttled | Self::Transient | Self::WebhookBusy)

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::model::ids::GroupName;
+use crate::model::named::named;
 use crate::model::pod_text::PodText;
 
 /// The fields of a call as it was sent: JSON by name.
@@ -13,23 +14,15 @@ pub type CallFields = BTreeMap<Box<str>, Arc<str>>;
 /// has at most 150,000 pods (Kubernetes' documented limit), so a larger number is a mistake.
 pub const EXECUTORS_MAX: u32 = 1_000_000;
 
-/// Which executors may be ended when the target falls.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ScaleDown {
-    /// Any, in the order of `policy::victims`.
-    #[default]
-    Any,
-    /// Only executors that do not run. Running ones are ended by kill calls.
-    Pending,
-}
-
-impl ScaleDown {
-    /// The documented name.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Any => "any",
-            Self::Pending => "pending",
-        }
+named! {
+    /// Which executors may be ended when the target falls.
+    #[derive(Default)]
+    pub enum ScaleDown {
+        /// Any, in the order of `policy::victims`.
+        #[default]
+        Any = "any",
+        /// Only executors that do not run. Running ones are ended by kill calls.
+        Pending = "pending",
     }
 }
 
@@ -43,26 +36,17 @@ pub enum Replace {
     Gone,
 }
 
-/// Whether an executor that ends by itself is replaced. What the cluster ends always is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Restart {
-    /// Always.
-    #[default]
-    Always,
-    /// If it failed. Exit code 0 of its main container means that its work is done.
-    OnFailure,
-    /// Never: if the application failed, the work is given up.
-    Never,
-}
-
-impl Restart {
-    /// The value of the key `restart`.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Always => "always",
-            Self::OnFailure => "on-failure",
-            Self::Never => "never",
-        }
+named! {
+    /// Whether an executor that ends by itself is replaced. What the cluster ends always is.
+    #[derive(Default)]
+    pub enum Restart {
+        /// Always.
+        #[default]
+        Always = "always",
+        /// If it failed. Exit code 0 of its main container means that its work is done.
+        OnFailure = "on-failure",
+        /// Never: if the application failed, the work is given up.
+        Never = "never",
     }
 }
 

@@ -4,41 +4,29 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::model::ids::{ExecutorId, GroupName, Uid};
+use crate::model::named::named;
 use crate::model::settings::ScaleDown;
 use crate::model::waiting::{Limits, Waiting};
 use posse_base::time::Millis;
 
-/// The state of an executor. `as_str` has the documented names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum State {
-    /// Requested; its pod was not seen yet.
-    Requested,
-    /// The pod exists; its main container does not run yet.
-    Pending,
-    /// The main container runs.
-    Running,
-    /// posse ends it, or will do so because its driver has lost it; not deleted yet. Not capacity.
-    Draining,
-    /// The pod has a deletionTimestamp, or has ended and is being deleted. Not capacity.
-    Terminating,
-    /// Failed, and its pod is retained (`keep_failed`).
-    Failed,
-    /// Its main container ended with 0, and its work is done (`restart`). Its pod stays as the record.
-    Completed,
-}
-
-impl State {
-    /// The documented name of the state.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Requested => "requested",
-            Self::Pending => "pending",
-            Self::Running => "running",
-            Self::Draining => "draining",
-            Self::Terminating => "terminating",
-            Self::Failed => "failed",
-            Self::Completed => "completed",
-        }
+named! {
+    /// The state of an executor. `as_str` has the documented names.
+    #[derive(PartialOrd, Ord)]
+    pub enum State {
+        /// Requested; its pod was not seen yet.
+        Requested = "requested",
+        /// The pod exists; its main container does not run yet.
+        Pending = "pending",
+        /// The main container runs.
+        Running = "running",
+        /// posse ends it, or will do so because its driver has lost it; not deleted yet. Not capacity.
+        Draining = "draining",
+        /// The pod has a deletionTimestamp, or has ended and is being deleted. Not capacity.
+        Terminating = "terminating",
+        /// Failed, and its pod is retained (`keep_failed`).
+        Failed = "failed",
+        /// Its main container ended with 0, and its work is done (`restart`). Its pod stays as the record.
+        Completed = "completed",
     }
 }
 

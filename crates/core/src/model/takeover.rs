@@ -1,5 +1,6 @@
 //! That a standby has taken over.
 
+use crate::model::named::named;
 use crate::model::owner::Owner;
 
 /// From whom a standby has taken the Lease.
@@ -20,24 +21,14 @@ impl Takeover {
     }
 }
 
-/// Why a Lease could be taken from its holder.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TakeoverCause {
-    /// The holder has released it.
-    Released,
-    /// The holder's process or pod has ended.
-    Ended,
-    /// The holder did not renew it.
-    Silent,
-}
-
-impl TakeoverCause {
-    /// The word in events and outputs.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Released => "released",
-            Self::Ended => "ended",
-            Self::Silent => "silent",
-        }
+named! {
+    /// Why a Lease could be taken from its holder.
+    pub enum TakeoverCause {
+        /// The holder has released it.
+        Released = "released",
+        /// The holder's process or pod has ended.
+        Ended = "ended",
+        /// The holder did not renew it.
+        Silent = "silent",
     }
 }

@@ -6,6 +6,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use crate::model::ids::{ExecutorId, GroupName, Uid};
+use crate::model::named::named;
 use posse_base::text::sanitize;
 
 /// The most tasks of a run that may be open at a time, over all groups.
@@ -26,25 +27,19 @@ pub const RETRIES_MAX: u32 = 100;
 /// escaped twice. The contents of a task have at most 32 KiB.
 pub const TASK_IN_POD_BYTES_MAX: usize = 128 << 10;
 
-/// How another task must have ended before one that comes after it may start.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum After {
-    /// It has succeeded. If it ends otherwise, this task is skipped.
-    Ok,
-    Any,
+named! {
+    /// How another task must have ended before one that comes after it may start.
+    #[derive(Hash)]
+    pub enum After {
+        /// It has succeeded. If it ends otherwise, this task is skipped.
+        Ok = "ok",
+        Any = "any",
+    }
 }
 
 impl After {
-    /// The documented name.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Ok => "ok",
-            Self::Any => "any",
-        }
-    }
-
     pub fn parse(name: &str) -> Option<Self> {
-        [Self::Ok, Self::Any].into_iter().find(|after| after.as_str() == name)
+        Self::ALL.into_iter().find(|after| after.as_str() == name)
     }
 
     pub fn allows(self, outcome: TaskOutcome) -> bool {
@@ -229,17 +224,18 @@ pub struct TaskRun {
     pub round: u32,
 }
 
-/// How a task has ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TaskOutcome {
-    /// A call cancelled it.
-    Cancelled,
-    /// The application failed, and no retry was left; or the server refuses the task's pod.
-    Failed,
-    /// It never started, because of the end of a task that it was to come after.
-    Skipped,
-    /// The main container ended with 0.
-    Succeeded,
+named! {
+    /// How a task has ended.
+    pub enum TaskOutcome {
+        /// A call cancelled it.
+        Cancelled = "cancelled",
+        /// The application failed, and no retry was left; or the server refuses the task's pod.
+        Failed = "failed",
+        /// It never started, because of the end of a task that it was to come after.
+        Skipped = "skipped",
+        /// The main container ended with 0.
+        Succeeded = "succeeded",
+    }
 }
 
 /// How far a task has come.
@@ -269,23 +265,11 @@ impl TaskState {
 }
 
 impl TaskOutcome {
-    pub const ALL: [Self; 4] = [Self::Cancelled, Self::Failed, Self::Skipped, Self::Succeeded];
-
     /// The work was to be done, and is not.
     pub fn is_failure(self) -> bool {
         match self {
             Self::Failed | Self::Skipped => true,
             Self::Cancelled | Self::Succeeded => false,
-        }
-    }
-
-    /// The documented name of the outcome.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Cancelled => "cancelled",
-            Self::Failed => "failed",
-            Self::Skipped => "skipped",
-            Self::Succeeded => "succeeded",
         }
     }
 }

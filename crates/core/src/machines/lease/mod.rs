@@ -16,6 +16,7 @@
 
 use crate::model::ids::{ExecutorId, Uid};
 use crate::model::lease::Record;
+use crate::model::named::named;
 use crate::model::refusal::{Refusal, RefusalClass};
 use crate::model::takeover::Takeover;
 use posse_base::backoff::{asked_ms, delay_ms};
@@ -38,22 +39,13 @@ pub const HOLDER_WAIT_MS: u64 = 60_000;
 const HOLDER_POLL_MS: u64 = 2_000;
 const BACKOFF_MS: u64 = 1_000;
 
-/// What a Lease guards.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LeaseScope {
-    /// The application: only one driver of it works at a time, whatever the instances.
-    Application,
-    /// The instance: only one posse process manages its executors.
-    Instance,
-}
-
-impl LeaseScope {
-    /// The name in messages and in the Lease's component label.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Application => "application",
-            Self::Instance => "instance",
-        }
+named! {
+    /// What a Lease guards.
+    pub enum LeaseScope {
+        /// The application: only one driver of it works at a time, whatever the instances.
+        Application = "application",
+        /// The instance: only one posse process manages its executors.
+        Instance = "instance",
     }
 }
 
