@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 use crate::config::duration;
 use crate::control::task_files::{FILES_BYTES_MAX, FILES_MAX, path_error};
 use crate::control::{CallError, check_names, number_up_to, optional};
+use crate::k8s::labels;
 use crate::names;
 use posse_core::model::task::{After, KEY_BYTES_MAX, RETRIES_MAX, TaskArray};
 use posse_encoding::quantity::Quantity;
@@ -26,17 +27,9 @@ fn object<'a>(
 
 /// Checks a key, also one in the path of a call.
 pub fn parse_key(key: &str) -> Result<Arc<str>, CallError> {
-    let is_end = |c: char| c.is_ascii_alphanumeric();
-    let is_inner = |c: char| is_end(c) || "-_.".contains(c);
     match key {
         "" => Err(CallError::new("key", "is missing, empty or no text")),
-        key if key.len() <= KEY_BYTES_MAX
-            && key.chars().all(is_inner)
-            && key.starts_with(is_end)
-            && key.ends_with(is_end) =>
-        {
-            Ok(Arc::from(key))
-        }
+        key if names::is_label_pair(labels::KEY, key) => Ok(Arc::from(key)),
         _ => {
             let what = format!(
                 "must be the value of a label: at most {KEY_BYTES_MAX} letters, digits, `-`, `_` \
