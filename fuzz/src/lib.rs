@@ -178,17 +178,10 @@ fn build(template: &Template) {
         instance: "a1b2c".to_owned(),
         namespace: "n".to_owned(),
         group: "default".to_owned(),
-        owner: None,
-        instance_owner: None,
-        controller: None,
         driver_host: "10.1.2.3".to_owned(),
         driver_port: Some(7077),
         settings: PodSettings { max_age_s: Some(3_600), ..PodSettings::default() },
-        restart: posse_core::model::settings::Restart::Always,
-        on_loss: posse_core::model::settings::OnLoss::Executor,
-        staged: None,
-        credentials: Arc::default(),
-        common: Arc::default(),
+        ..PodContext::default()
     };
     if template.check(&PodSettings::default(), true).is_ok()
         && let Ok(compiled) = template.compile(&context)

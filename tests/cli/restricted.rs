@@ -8,12 +8,10 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use std::sync::Arc;
-
 use posse_core::model::pod_text::PodOverrides;
 use posse_encoding::yaml::Node;
 use posse_testing::program;
-use posse_wire::pod::build::{PodContext, PodSettings};
+use posse_wire::pod::build::PodContext;
 use posse_wire::pod::staged::Staged;
 use posse_wire::pod::template::Template;
 use serde_json::{Value, json};
@@ -130,17 +128,9 @@ fn compiled(template: &Template, has_files: bool) -> Value {
         instance: any(),
         namespace: any(),
         group: any(),
-        owner: None,
-        instance_owner: None,
-        controller: None,
         driver_host: any(),
-        driver_port: None,
-        settings: PodSettings::default(),
-        restart: posse_core::model::settings::Restart::Always,
-        on_loss: posse_core::model::settings::OnLoss::Executor,
         staged: has_files.then(staged),
-        credentials: Arc::default(),
-        common: Arc::default(),
+        ..PodContext::default()
     };
     let body = template.compile(&context).unwrap().render(1, 0, &PodOverrides::default());
     serde_json::from_slice::<Value>(&body).unwrap()["spec"].take()

@@ -44,7 +44,7 @@ const REQUEST: &str = ".requests.memory";
 
 /// Everything that is the same for all pods of one group in one run. It is the only input of a template that is
 /// compiled, whether a file, a call, or `posse render` has the group, so a pod is made of no other setting.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodContext {
     pub app: String,
     pub instance: String,
@@ -159,16 +159,10 @@ impl Template {
             namespace: any(),
             group: any(),
             owner,
-            instance_owner: None,
-            controller: None,
             driver_host: any(),
             driver_port: has_driver_port.then_some(u16::MAX),
-            staged: None,
-            credentials: Arc::default(),
-            common: Arc::default(),
             settings: settings.clone(),
-            restart: Restart::Always,
-            on_loss: OnLoss::Executor,
+            ..PodContext::default()
         })
     }
 

@@ -21,17 +21,8 @@ pub(crate) fn context() -> PodContext {
         instance: "k3f9x".to_owned(),
         namespace: "analytics".to_owned(),
         group: "default".to_owned(),
-        controller: None,
-        owner: None,
-        instance_owner: None,
         driver_host: "10.1.2.3".to_owned(),
-        driver_port: None,
-        staged: None,
-        credentials: Arc::default(),
-        common: Arc::default(),
-        settings: PodSettings::default(),
-        restart: Restart::Always,
-        on_loss: OnLoss::Executor,
+        ..PodContext::default()
     }
 }
 
