@@ -21,13 +21,7 @@ fn the_documented_example_contains_the_defaults() {
         driver: Driver {
             command: vec!["python".to_owned(), "driver.py".to_owned()],
             host: Some("10.1.2.3".to_owned()),
-            port: None,
-            idle: None,
-            ready: Ready::None,
-            dev_command: None,
-            keep_executors: None,
-            page: None,
-            pod: DriverPod::default(),
+            ..Driver::default()
         },
         executors: vec![Group {
             spec: GroupSpec { target: 10, ..Group::default().spec },
