@@ -2,7 +2,9 @@
 //! the ticket that lists what to fetch.
 
 use std::fmt;
+use std::ops::Not;
 
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::names::{app_name_error, file_name_error, namespace_error};
@@ -15,10 +17,12 @@ pub const ID_DIGITS: usize = 32;
 pub const SHA256_DIGITS: usize = 64;
 
 /// Metadata of a bundle.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Label {
     pub namespace: String,
     /// Application that uploaded the bundle.
+    #[serde(rename = "app")]
     pub owner: String,
     /// File name without a directory.
     pub file: String,
@@ -48,12 +52,7 @@ impl Label {
 
     /// One line of JSON.
     pub fn to_line(&self) -> String {
-        let Self { namespace, owner, file, bytes, sha256, secret_sha256 } = self;
-        format!(
-            "{}\n",
-            json!({"namespace": namespace, "app": owner, "file": file, "bytes": bytes,
-                   "sha256": sha256, "secretSha256": secret_sha256})
-        )
+        format!("{}\n", json!(self))
     }
 
     /// True for a line that a later version of posse has written: its `format` is not 1. Without one it is 1.
@@ -67,22 +66,13 @@ impl Label {
         if Self::is_newer(line) {
             return None;
         }
-        let value: Value = serde_json::from_slice(line).ok()?;
-        let text = |key: &str| value[key].as_str().map(str::to_owned);
-        let label = Self {
-            namespace: text("namespace")?,
-            owner: text("app")?,
-            file: text("file")?,
-            bytes: value["bytes"].as_u64()?,
-            sha256: text("sha256")?,
-            secret_sha256: text("secretSha256")?,
-        };
+        let label: Self = serde_json::from_slice(line).ok()?;
         label.error().is_none().then_some(label)
     }
 }
 
 /// One bundle in a ticket.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, Serialize)]
 pub struct Entry {
     pub id: String,
     pub secret: String,
@@ -100,13 +90,15 @@ impl fmt::Debug for Entry {
 }
 
 /// Everything needed to fetch bundles. Contains their secrets.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Ticket {
     /// Base URL of the stage server.
     pub url: String,
     /// PEM of the certificate authorities for that server. None: the machine's own.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub ca: Option<String>,
     /// Plain HTTP is allowed (`--insecure` at upload).
+    #[serde(skip_serializing_if = "Not::not")]
     pub insecure: bool,
     pub bundles: Vec<Entry>,
 }
@@ -114,22 +106,7 @@ pub struct Ticket {
 impl Ticket {
     /// The ticket as a JSON file.
     pub fn to_json(&self) -> String {
-        let bundles: Vec<Value> = self
-            .bundles
-            .iter()
-            .map(|Entry { id, secret, file, bytes, sha256, executable }| {
-                json!({"id": id, "secret": secret, "file": file, "bytes": bytes,
-                       "sha256": sha256, "executable": executable})
-            })
-            .collect();
-        let mut ticket = json!({"url": self.url, "bundles": bundles});
-        if self.insecure {
-            ticket["insecure"] = true.into();
-        }
-        if let Some(ca) = &self.ca {
-            ticket["ca"] = ca.as_str().into();
-        }
-        format!("{ticket:#}\n")
+        format!("{:#}\n", json!(self))
     }
 
     /// Reads a ticket.
