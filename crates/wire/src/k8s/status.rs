@@ -204,7 +204,6 @@ const fn on_create(code: u16, message_part: &'static str, class: RefusalClass) -
 
 /// The first matching row counts. A 403 has no machine-readable cause, so the message decides.
 const TABLE: &[Row] = &[
-    row(400, "", "", RefusalClass::Invalid),
     row(401, "", "", RefusalClass::Unauthorized),
     row(403, "", "exceeded quota", RefusalClass::Capacity),
     row(403, "", "insufficient quota", RefusalClass::Capacity),
@@ -235,9 +234,6 @@ const TABLE: &[Row] = &[
     on_create(409, "on resourcequotas", RefusalClass::Transient),
     row(409, "", "", RefusalClass::Conflict),
     row(410, "", "", RefusalClass::Expired),
-    row(413, "", "", RefusalClass::Invalid),
-    row(415, "", "", RefusalClass::Invalid),
-    row(422, "", "", RefusalClass::Invalid),
     row(429, "", "", RefusalClass::Throttled),
     // Before anything is stored: admission (apiserver, `admission/plugin/webhook` and `plugin/resourcequota`).
     row(500, "", "failed calling webhook \"", RefusalClass::WebhookBusy),
