@@ -2,11 +2,10 @@
 
 use std::io::{self, Read as _, Write as _};
 use std::net::TcpStream;
-use std::sync::Arc;
 
-use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use posse_testing::trusting;
+use rustls::pki_types::ServerName;
+use rustls::{ClientConnection, StreamOwned};
 
 use crate::dev::http::{Fixture, PATIENCE, eventually, start};
 
@@ -14,18 +13,9 @@ use crate::dev::http::{Fixture, PATIENCE, eventually, start};
 fn connect(fixture: &Fixture, name: &str) -> StreamOwned<ClientConnection, TcpStream> {
     let path = "/api/v1/namespaces/default/configmaps/kube-root-ca.crt";
     let map = fixture.object(path);
-    let mut roots = RootCertStore::empty();
-    let authority =
-        CertificateDer::from_pem_slice(map["data"]["ca.crt"].as_str().unwrap().as_bytes());
-    roots.add(authority.unwrap()).unwrap();
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let settings = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_root_certificates(roots)
-        .with_no_client_auth();
+    let settings = trusting(map["data"]["ca.crt"].as_str().unwrap());
     let name = ServerName::try_from(name.to_owned()).unwrap();
-    let session = ClientConnection::new(Arc::new(settings), name).unwrap();
+    let session = ClientConnection::new(settings, name).unwrap();
     let stream = TcpStream::connect(fixture.address).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     StreamOwned::new(session, stream)

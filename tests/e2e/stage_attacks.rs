@@ -4,26 +4,22 @@ use std::fs;
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::{MetadataExt, symlink};
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::{ClientConfig, ClientConnection, RootCertStore};
+use posse_testing::trusting;
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, ClientConnection};
 
+use super::stage::text;
 use crate::support::scene::TempDir;
 use crate::support::stage::{SHARED, StageServer, TLS, TOKEN, furnish};
 use crate::support::wait::{PATIENCE, wait_for};
 
 /// More connections than the server has slots.
 const ATTACKERS: usize = 160;
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
 
 /// A TLS connection whose bytes the test sends when it wants to.
 struct Tls {
@@ -59,16 +55,6 @@ impl Tls {
     }
 }
 
-fn trusting(dir: &Path) -> Arc<ClientConfig> {
-    let mut roots = RootCertStore::empty();
-    let pem = fs::read(dir.join("ca.pem")).unwrap();
-    roots.add(CertificateDer::from_pem_slice(&pem).unwrap()).unwrap();
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let builder = ClientConfig::builder_with_provider(provider);
-    let builder = builder.with_safe_default_protocol_versions().unwrap();
-    Arc::new(builder.with_root_certificates(roots).with_no_client_auth())
-}
-
 /// The first line of the answer to a GET, over TLS.
 fn get(server: &StageServer, config: &Arc<ClientConfig>, path: &str) -> io::Result<String> {
     let mut client = Tls::connect(server, config)?;
@@ -85,7 +71,7 @@ pub fn stage_slow_clients() {
     let dir = TempDir::new("slow");
     furnish(dir.path());
     let server = StageServer::start(dir.path(), &[&TLS[..], &SHARED].concat());
-    let config = trusting(dir.path());
+    let config = trusting(&fs::read_to_string(dir.path().join("ca.pem")).unwrap());
     fs::write(dir.path().join("f"), "content").unwrap();
     let ticket = server.put_one("ns", "wc", "f");
     fs::write(dir.path().join("ticket"), ticket.to_string()).unwrap();

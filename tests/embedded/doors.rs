@@ -7,12 +7,11 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::Stdio;
-use std::sync::Arc;
 
+use posse_testing::trusting;
 use rustix::process::Signal;
-use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use rustls::pki_types::ServerName;
+use rustls::{ClientConnection, StreamOwned};
 use serde_json::{Value, json};
 
 use crate::support::access::Access;
@@ -71,17 +70,8 @@ impl Door {
 
     /// Trusts the cluster, as an attacker may who ignores its certificate.
     fn session(&self) -> ClientConnection {
-        let mut roots = RootCertStore::empty();
-        let authority = self.access.ca.as_ref().unwrap();
-        roots.add(CertificateDer::from_pem_slice(authority.as_bytes()).unwrap()).unwrap();
-        let settings =
-            ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
-                .with_safe_default_protocol_versions()
-                .unwrap()
-                .with_root_certificates(roots)
-                .with_no_client_auth();
-        let name = ServerName::try_from("127.0.0.1").unwrap();
-        ClientConnection::new(Arc::new(settings), name).unwrap()
+        let settings = trusting(self.access.ca.as_ref().unwrap());
+        ClientConnection::new(settings, ServerName::try_from("127.0.0.1").unwrap()).unwrap()
     }
 
     /// The status of a request that creates the pod `name`.

@@ -22,5 +22,5 @@ pub use http::{Answer, Seen, TestServer};
 pub use kube::plain_client;
 pub use signals::{let_children_hear_signals, program};
 pub use status::{sample_status, sample_status_json};
-pub use tls::{Authority, ExtendedKeyUsagePurpose, as_version_1, server_with};
+pub use tls::{Authority, ExtendedKeyUsagePurpose, as_version_1, server_with, trusting};
 pub use wait::Wait;

@@ -13,8 +13,8 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{
-    DigitallySignedStruct, DistinguishedName, RootCertStore, ServerConfig, SignatureScheme,
-    SupportedProtocolVersion,
+    ClientConfig, DigitallySignedStruct, DistinguishedName, RootCertStore, ServerConfig,
+    SignatureScheme, SupportedProtocolVersion,
 };
 
 /// Counts the authorities of all tests.
@@ -89,10 +89,23 @@ impl Authority {
     /// Takes client certificates of this authority.
     fn verifier(&self) -> Arc<dyn ClientCertVerifier> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let mut roots = RootCertStore::empty();
-        roots.add(CertificateDer::from_pem_slice(self.pem.as_bytes()).unwrap()).unwrap();
-        WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build().unwrap()
+        let roots = Arc::new(roots(&self.pem));
+        WebPkiClientVerifier::builder_with_provider(roots, provider).build().unwrap()
     }
+}
+
+fn roots(pem: &str) -> RootCertStore {
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_slice(pem.as_bytes()).unwrap()).unwrap();
+    roots
+}
+
+/// The TLS settings of a client that trusts this authority.
+pub fn trusting(pem: &str) -> Arc<ClientConfig> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider);
+    let builder = builder.with_safe_default_protocol_versions().unwrap();
+    Arc::new(builder.with_root_certificates(roots(pem)).with_no_client_auth())
 }
 
 fn params(names: &[&str]) -> CertificateParams {
