@@ -10,7 +10,7 @@ use jiff::Timestamp;
 
 use crate::changes::{READ_RETRIES, wait_for_change};
 use crate::driver_logs::{Chosen, DriverLogs, LOG_END};
-use crate::give_up::{Start, remove, try_no_more};
+use crate::give_up::{Start, try_no_more};
 use crate::listener::{FollowEvent, Listener};
 use crate::no_pod::{NO_ROOM, last_warning, why_no_pod};
 use crate::plan::driver_selector;
@@ -18,6 +18,7 @@ use crate::state::{
     exit_code, image_problem, job_end, last_lines, newest, pod_line, reason_and_message,
     starts_since, volume_remedy,
 };
+use crate::stop::StopRequest;
 use crate::workload::Workload;
 use posse_base::text::age;
 use posse_core::model::pod::ContainerState;
@@ -294,8 +295,9 @@ impl Follower {
         let line = start.missing_image(&observation.pods, limit, Instant::now())?;
         tell(line);
         let why = format!("no image for {} s", limit.as_secs());
-        let why = match remove(&self.objects, &self.app) {
-            Ok(()) => format!("{why}; the application is removed"),
+        let removed = StopRequest::new(&self.objects, &self.app, None);
+        let why = match removed.and_then(|request| request.finish()) {
+            Ok(_) => format!("{why}; the application is removed"),
             Err(refusal) => {
                 format!("{why}; `posse stop {}` removes it, because: {refusal}", self.app)
             }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 
 use crate::state::{cannot_start, has_begun, image_problem, last_created, pod_line, running_rest};
-use crate::stop::{StopRequest, drivers};
+use crate::stop::drivers;
 use posse_core::model::ids::Uid;
 use posse_core::model::refusal::{Refusal, RefusalClass};
 use posse_core::policy::orphans::OrphanCandidate;
@@ -130,11 +130,6 @@ pub(super) fn try_no_more(objects: &Objects, job: &Meta) -> Result<(), Refusal> 
 /// was done, in a line for each.
 pub fn end_rests(objects: &Objects, app: &str) -> Result<Vec<String>, Refusal> {
     Ok(Start::default().end_rests(objects, &drivers(objects, app)?))
-}
-
-/// Removes an application whose driver has never run.
-pub(super) fn remove(objects: &Objects, app: &str) -> Result<(), Refusal> {
-    StopRequest::new(objects, app, None)?.finish().map(|_| ())
 }
 
 #[cfg(test)]
