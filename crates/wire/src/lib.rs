@@ -4,6 +4,7 @@ pub mod bundle;
 pub mod config;
 pub mod control;
 pub mod error;
+mod fields;
 pub mod k8s;
 pub mod names;
 pub mod pod;

@@ -7,6 +7,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use crate::error::WireError;
+use crate::fields::fields;
 use crate::k8s::labels::Selection;
 use crate::k8s::object::or_default;
 use crate::pod::RawPod;
@@ -185,18 +186,10 @@ struct RawListMeta {
     next: String,
 }
 
-impl<'a> Fields<'a> for RawListMeta {
-    const NUMBERS: &'static [(u32, &'static str)] = &[(2, "resourceVersion"), (3, "continue")];
-
-    fn field<V: Value<'a>>(&mut self, key: &str, value: &mut V) -> Result<(), V::Error> {
-        match key {
-            "resourceVersion" => self.version = value.text()?.into_owned(),
-            "continue" => self.next = value.text()?.into_owned(),
-            _ => {}
-        }
-        Ok(())
-    }
-}
+fields!(RawListMeta: |self, value|
+    "resourceVersion"(2) => self.version = value.text()?.into_owned(),
+    "continue"(3) => self.next = value.text()?.into_owned(),
+);
 
 #[cfg(test)]
 mod tests {

@@ -5,10 +5,10 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use crate::error::WireError;
+use crate::fields::fields;
 use crate::text::clipped;
 use posse_core::model::pod_text::ETCD_BYTES_MAX;
 use posse_core::model::refusal::{Refusal, RefusalClass};
-use posse_encoding::fields::{Fields, Value};
 use posse_encoding::json;
 use posse_encoding::protobuf::{MAGIC, message, message_of};
 
@@ -43,22 +43,13 @@ pub(super) struct RawApiStatus<'a> {
     details: Option<RawDetails<'a>>,
 }
 
-impl<'a> Fields<'a> for RawApiStatus<'a> {
-    const NUMBERS: &'static [(u32, &'static str)] =
-        &[(3, "message"), (4, "reason"), (5, "details"), (6, "code")];
-
-    fn field<V: Value<'a>>(&mut self, key: &str, value: &mut V) -> Result<(), V::Error> {
-        match key {
-            "kind" => self.kind = value.text()?,
-            "code" => self.code = value.number()?.and_then(|code| u16::try_from(code).ok()),
-            "reason" => self.reason = value.text()?,
-            "message" => self.message = value.text()?,
-            "details" => self.details = value.fields()?,
-            _ => {}
-        }
-        Ok(())
-    }
-}
+fields!(RawApiStatus<'a>: |self, value|
+    "kind" => self.kind = value.text()?,
+    "code"(6) => self.code = value.number()?.and_then(|code| u16::try_from(code).ok()),
+    "reason"(4) => self.reason = value.text()?,
+    "message"(3) => self.message = value.text()?,
+    "details"(5) => self.details = value.fields()?,
+);
 
 #[derive(Debug, Default)]
 struct RawDetails<'a> {
@@ -66,38 +57,23 @@ struct RawDetails<'a> {
     causes: Vec<RawCause<'a>>,
 }
 
-impl<'a> Fields<'a> for RawDetails<'a> {
-    const NUMBERS: &'static [(u32, &'static str)] = &[(4, "causes"), (5, "retryAfterSeconds")];
-
-    fn field<V: Value<'a>>(&mut self, key: &str, value: &mut V) -> Result<(), V::Error> {
-        match key {
-            "retryAfterSeconds" => {
-                // Protobuf has a 0 where JSON has nothing.
-                let seconds = value.number()?.filter(|seconds| *seconds > 0);
-                self.retry_after_seconds = seconds.and_then(|seconds| u64::try_from(seconds).ok());
-            }
-            "causes" => value.items(&mut self.causes)?,
-            _ => {}
-        }
-        Ok(())
-    }
-}
+fields!(RawDetails<'a>: |self, value|
+    "retryAfterSeconds"(5) => {
+        // Protobuf has a 0 where JSON has nothing.
+        let seconds = value.number()?.filter(|seconds| *seconds > 0);
+        self.retry_after_seconds = seconds.and_then(|seconds| u64::try_from(seconds).ok());
+    },
+    "causes"(4) => value.items(&mut self.causes)?,
+);
 
 #[derive(Debug, Default)]
 struct RawCause<'a> {
     reason: Cow<'a, str>,
 }
 
-impl<'a> Fields<'a> for RawCause<'a> {
-    const NUMBERS: &'static [(u32, &'static str)] = &[(1, "reason")];
-
-    fn field<V: Value<'a>>(&mut self, key: &str, value: &mut V) -> Result<(), V::Error> {
-        if key == "reason" {
-            self.reason = value.text()?;
-        }
-        Ok(())
-    }
-}
+fields!(RawCause<'a>: |self, value|
+    "reason"(1) => self.reason = value.text()?,
+);
 
 /// Classifies an answer. `json`: its Content-Type is JSON.
 pub fn refusal(

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use super::DELETION_COST;
+use crate::fields::fields;
 use crate::k8s::kueue;
 use crate::k8s::labels::{
     APP, ATTEMPT, COMPLETED, COMPONENT, CONTAINER, COUNTED, DO_NOT_DISRUPT, DRAINING, EXECUTOR_ID,
@@ -30,19 +31,11 @@ pub(crate) struct RawPod<'a> {
     pub(super) status: Option<RawStatus<'a>>,
 }
 
-impl<'a> Fields<'a> for RawPod<'a> {
-    const NUMBERS: &'static [(u32, &'static str)] = &[(1, "metadata"), (2, "spec"), (3, "status")];
-
-    fn field<V: Value<'a>>(&mut self, key: &str, value: &mut V) -> Result<(), V::Error> {
-        match key {
-            "metadata" => self.metadata = value.fields()?,
-            "spec" => self.spec = value.fields()?,
-            "status" => self.status = value.fields()?,
-            _ => {}
-        }
-        Ok(())
-    }
-}
+fields!(RawPod<'a>: |self, value|
+    "metadata"(1) => self.metadata = value.fields()?,
+    "spec"(2) => self.spec = value.fields()?,
+    "status"(3) => self.status = value.fields()?,
+);
 
 #[derive(Debug, Default)]
 pub(crate) struct RawMeta<'a> {
@@ -60,39 +53,21 @@ pub(crate) struct RawMeta<'a> {
     pub(super) owner_references: Vec<RawOwner<'a>>,
 }
 
-impl<'a> Fields<'a> for RawMeta<'a> {
-    const NUMBERS: &'static [(u32, &'static str)] = &[
-        (1, "name"),
-        (5, "uid"),
-        (6, "resourceVersion"),
-        (9, "deletionTimestamp"),
-        (10, "deletionGracePeriodSeconds"),
-        (11, "labels"),
-        (12, "annotations"),
-        (13, "ownerReferences"),
-        (14, "finalizers"),
-    ];
-
-    fn field<V: Value<'a>>(&mut self, key: &str, value: &mut V) -> Result<(), V::Error> {
-        match key {
-            "name" => self.name = value.text()?,
-            "uid" => self.uid = value.text()?,
-            "resourceVersion" => self.resource_version = value.text()?,
-            "deletionTimestamp" => self.is_deleting = value.is_given()?,
-            "deletionGracePeriodSeconds" => self.deletion_grace_s = seconds(value)?,
-            "labels" => value.entries(&mut self.labels)?,
-            "annotations" => value.entries(&mut self.annotations)?,
-            "finalizers" => {
-                let told = finalizers(value.raw()?);
-                self.is_held_by_queue |= told.iter().any(|one| one == kueue::FINALIZER);
-                self.finalizers.extend(told.into_iter().filter(|one| one != kueue::FINALIZER));
-            }
-            "ownerReferences" => value.items(&mut self.owner_references)?,
-            _ => {}
-        }
-        Ok(())
-    }
-}
+fields!(RawMeta<'a>: |self, value|
+    "name"(1) => self.name = value.text()?,
+    "uid"(5) => self.uid = value.text()?,
+    "resourceVersion"(6) => self.resource_version = value.text()?,
+    "deletionTimestamp"(9) => self.is_deleting = value.is_given()?,
+    "deletionGracePeriodSeconds"(10) => self.deletion_grace_s = seconds(value)?,
+    "labels"(11) => value.entries(&mut self.labels)?,
+    "annotations"(12) => value.entries(&mut self.annotations)?,
+    "finalizers"(14) => {
+        let told = finalizers(value.raw()?);
+        self.is_held_by_queue |= told.iter().any(|one| one == kueue::FINALIZER);
+        self.finalizers.extend(told.into_iter().filter(|one| one != kueue::FINALIZER));
+    },
+    "ownerReferences"(13) => value.items(&mut self.owner_references)?,
+);
 
 /// A list of texts in JSON, one text after the other in protobuf.
 fn finalizers(raw: &[u8]) -> Vec<String> {
@@ -110,21 +85,12 @@ pub(crate) struct RawOwner<'a> {
     pub(super) is_controller: bool,
 }
 
-impl<'a> Fields<'a> for RawOwner<'a> {
-    const NUMBERS: &'static [(u32, &'static str)] =
-        &[(1, "kind"), (3, "name"), (4, "uid"), (6, "controller")];
-
-    fn field<V: Value<'a>>(&mut self, key: &str, value: &mut V) -> Result<(), V::Error> {
-        match key {
-            "kind" => self.kind = value.text()?,
-            "name" => self.name = value.text()?,
-            "uid" => self.uid = value.text()?,
-            "controller" => self.is_controller = value.is_true()?,
-            _ => {}
-        }
-        Ok(())
-    }
-}
+fields!(RawOwner<'a>: |self, value|
+    "kind"(1) => self.kind = value.text()?,
+    "name"(3) => self.name = value.text()?,
+    "uid"(4) => self.uid = value.text()?,
+    "controller"(6) => self.is_controller = value.is_true()?,
+);
 
 #[derive(Debug, Default)]
 pub(crate) struct RawSpec<'a> {
@@ -139,41 +105,25 @@ pub(crate) struct RawSpec<'a> {
     pub(super) sidecars: Vec<Cow<'a, str>>,
 }
 
-impl<'a> Fields<'a> for RawSpec<'a> {
-    const NUMBERS: &'static [(u32, &'static str)] = &[
-        (2, "containers"),
-        (3, "restartPolicy"),
-        (4, "terminationGracePeriodSeconds"),
-        (5, "activeDeadlineSeconds"),
-        (10, "nodeName"),
-        (20, "initContainers"),
-        (38, "schedulingGates"),
-    ];
-
-    fn field<V: Value<'a>>(&mut self, key: &str, value: &mut V) -> Result<(), V::Error> {
-        match key {
-            "nodeName" => self.node_name = value.text()?,
-            "terminationGracePeriodSeconds" => self.grace_s = seconds(value)?,
-            "activeDeadlineSeconds" => self.deadline_s = seconds(value)?,
-            "containers" => {
-                value.items(&mut self.containers)?;
-                self.restarts_in_place |=
-                    self.containers.iter().any(|one| one.has_restart_policy || one.has_rules);
-            }
-            "initContainers" => {
-                let mut containers: Vec<RawContainer<'a>> = Vec::new();
-                value.items(&mut containers)?;
-                self.restarts_in_place |= containers.iter().any(|one| one.has_rules);
-                let sidecars = containers.into_iter().filter(|one| one.has_restart_policy);
-                self.sidecars.extend(sidecars.map(|one| one.name));
-            }
-            "restartPolicy" => self.restarts_in_place |= is_restart_policy(value)?,
-            "schedulingGates" => value.items(&mut self.scheduling_gates)?,
-            _ => {}
-        }
-        Ok(())
-    }
-}
+fields!(RawSpec<'a>: |self, value|
+    "nodeName"(10) => self.node_name = value.text()?,
+    "terminationGracePeriodSeconds"(4) => self.grace_s = seconds(value)?,
+    "activeDeadlineSeconds"(5) => self.deadline_s = seconds(value)?,
+    "containers"(2) => {
+        value.items(&mut self.containers)?;
+        self.restarts_in_place |=
+            self.containers.iter().any(|one| one.has_restart_policy || one.has_rules);
+    },
+    "initContainers"(20) => {
+        let mut containers: Vec<RawContainer<'a>> = Vec::new();
+        value.items(&mut containers)?;
+        self.restarts_in_place |= containers.iter().any(|one| one.has_rules);
+        let sidecars = containers.into_iter().filter(|one| one.has_restart_policy);
+        self.sidecars.extend(sidecars.map(|one| one.name));
+    },
+    "restartPolicy"(3) => self.restarts_in_place |= is_restart_policy(value)?,
+    "schedulingGates"(38) => value.items(&mut self.scheduling_gates)?,
+);
 
 #[derive(Debug, Default)]
 pub(crate) struct RawContainer<'a> {
@@ -191,48 +141,27 @@ fn is_restart_policy<'a, V: Value<'a>>(value: &mut V) -> Result<bool, V::Error> 
     Ok(!matches!(&*value.text()?, "" | "Never"))
 }
 
-impl<'a> Fields<'a> for RawContainer<'a> {
-    const NUMBERS: &'static [(u32, &'static str)] = &[
-        (1, "name"),
-        (7, "env"),
-        (8, "resources"),
-        (24, "restartPolicy"),
-        (25, "restartPolicyRules"),
-    ];
-
-    fn field<V: Value<'a>>(&mut self, key: &str, value: &mut V) -> Result<(), V::Error> {
-        match key {
-            "name" => self.name = value.text()?,
-            "env" => value.each(&mut |variable: Option<Named<'_>>| {
-                self.is_of_template |=
-                    variable.is_some_and(|variable| variable.name == EXECUTOR_ID_VARIABLE);
-            })?,
-            "resources" => self.resources = value.fields()?,
-            "restartPolicy" => self.has_restart_policy = is_restart_policy(value)?,
-            "restartPolicyRules" => {
-                value.each(&mut |rule: Option<Named<'_>>| self.has_rules |= rule.is_some())?;
-            }
-            _ => {}
-        }
-        Ok(())
-    }
-}
+fields!(RawContainer<'a>: |self, value|
+    "name"(1) => self.name = value.text()?,
+    "env"(7) => value.each(&mut |variable: Option<Named<'_>>| {
+        self.is_of_template |=
+            variable.is_some_and(|variable| variable.name == EXECUTOR_ID_VARIABLE);
+    })?,
+    "resources"(8) => self.resources = value.fields()?,
+    "restartPolicy"(24) => self.has_restart_policy = is_restart_policy(value)?,
+    "restartPolicyRules"(25) => {
+        value.each(&mut |rule: Option<Named<'_>>| self.has_rules |= rule.is_some())?;
+    },
+);
 
 #[derive(Debug, Default)]
 pub(crate) struct RawResources {
     pub(super) limits: RawLimits,
 }
 
-impl<'a> Fields<'a> for RawResources {
-    const NUMBERS: &'static [(u32, &'static str)] = &[(1, "limits")];
-
-    fn field<V: Value<'a>>(&mut self, key: &str, value: &mut V) -> Result<(), V::Error> {
-        if key == "limits" {
-            value.entries(&mut self.limits)?;
-        }
-        Ok(())
-    }
-}
+fields!(RawResources: |self, value|
+    "limits"(1) => value.entries(&mut self.limits)?,
+);
 
 #[derive(Debug, Default)]
 pub(crate) struct RawLimits {
@@ -267,35 +196,17 @@ pub(crate) struct RawStatus<'a> {
     pub(super) init_container_statuses: Vec<RawContainerStatus<'a>>,
 }
 
-impl<'a> Fields<'a> for RawStatus<'a> {
-    const NUMBERS: &'static [(u32, &'static str)] = &[
-        (1, "phase"),
-        (2, "conditions"),
-        (3, "message"),
-        (4, "reason"),
-        (5, "hostIP"),
-        (6, "podIP"),
-        (7, "startTime"),
-        (8, "containerStatuses"),
-        (10, "initContainerStatuses"),
-    ];
-
-    fn field<V: Value<'a>>(&mut self, key: &str, value: &mut V) -> Result<(), V::Error> {
-        match key {
-            "phase" => self.phase = value.text()?,
-            "reason" => self.reason = value.text()?,
-            "message" => self.message = value.text()?,
-            "podIP" => self.pod_ip = value.text()?,
-            "hostIP" => self.host_ip = value.text()?,
-            "startTime" => self.start_time = value.time()?,
-            "conditions" => value.items(&mut self.conditions)?,
-            "containerStatuses" => value.items(&mut self.container_statuses)?,
-            "initContainerStatuses" => value.items(&mut self.init_container_statuses)?,
-            _ => {}
-        }
-        Ok(())
-    }
-}
+fields!(RawStatus<'a>: |self, value|
+    "phase"(1) => self.phase = value.text()?,
+    "reason"(4) => self.reason = value.text()?,
+    "message"(3) => self.message = value.text()?,
+    "podIP"(6) => self.pod_ip = value.text()?,
+    "hostIP"(5) => self.host_ip = value.text()?,
+    "startTime"(7) => self.start_time = value.time()?,
+    "conditions"(2) => value.items(&mut self.conditions)?,
+    "containerStatuses"(8) => value.items(&mut self.container_statuses)?,
+    "initContainerStatuses"(10) => value.items(&mut self.init_container_statuses)?,
+);
 
 #[derive(Debug, Default)]
 pub(crate) struct RawCondition<'a> {
@@ -306,22 +217,13 @@ pub(crate) struct RawCondition<'a> {
     pub(super) message: Cow<'a, str>,
 }
 
-impl<'a> Fields<'a> for RawCondition<'a> {
-    const NUMBERS: &'static [(u32, &'static str)] =
-        &[(1, "type"), (2, "status"), (4, "lastTransitionTime"), (5, "reason"), (6, "message")];
-
-    fn field<V: Value<'a>>(&mut self, key: &str, value: &mut V) -> Result<(), V::Error> {
-        match key {
-            "type" => self.kind = value.text()?,
-            "status" => self.status = value.text()?,
-            "lastTransitionTime" => self.since = value.time()?,
-            "reason" => self.reason = value.text()?,
-            "message" => self.message = value.text()?,
-            _ => {}
-        }
-        Ok(())
-    }
-}
+fields!(RawCondition<'a>: |self, value|
+    "type"(1) => self.kind = value.text()?,
+    "status"(2) => self.status = value.text()?,
+    "lastTransitionTime"(4) => self.since = value.time()?,
+    "reason"(5) => self.reason = value.text()?,
+    "message"(6) => self.message = value.text()?,
+);
 
 #[derive(Debug, Default)]
 pub(crate) struct RawContainerStatus<'a> {
@@ -329,18 +231,10 @@ pub(crate) struct RawContainerStatus<'a> {
     pub(super) state: Option<RawState<'a>>,
 }
 
-impl<'a> Fields<'a> for RawContainerStatus<'a> {
-    const NUMBERS: &'static [(u32, &'static str)] = &[(1, "name"), (2, "state")];
-
-    fn field<V: Value<'a>>(&mut self, key: &str, value: &mut V) -> Result<(), V::Error> {
-        match key {
-            "name" => self.name = value.text()?,
-            "state" => self.state = value.fields()?,
-            _ => {}
-        }
-        Ok(())
-    }
-}
+fields!(RawContainerStatus<'a>: |self, value|
+    "name"(1) => self.name = value.text()?,
+    "state"(2) => self.state = value.fields()?,
+);
 
 #[derive(Debug, Default)]
 pub(crate) struct RawState<'a> {
@@ -349,20 +243,11 @@ pub(crate) struct RawState<'a> {
     pub(super) waiting: Option<RawWaiting<'a>>,
 }
 
-impl<'a> Fields<'a> for RawState<'a> {
-    const NUMBERS: &'static [(u32, &'static str)] =
-        &[(1, "waiting"), (2, "running"), (3, "terminated")];
-
-    fn field<V: Value<'a>>(&mut self, key: &str, value: &mut V) -> Result<(), V::Error> {
-        match key {
-            "running" => self.is_running = value.is_given()?,
-            "terminated" => self.terminated = value.fields()?,
-            "waiting" => self.waiting = value.fields()?,
-            _ => {}
-        }
-        Ok(())
-    }
-}
+fields!(RawState<'a>: |self, value|
+    "running"(2) => self.is_running = value.is_given()?,
+    "terminated"(3) => self.terminated = value.fields()?,
+    "waiting"(1) => self.waiting = value.fields()?,
+);
 
 #[derive(Debug, Default)]
 pub(crate) struct RawWaiting<'a> {
@@ -370,18 +255,10 @@ pub(crate) struct RawWaiting<'a> {
     pub(super) message: Cow<'a, str>,
 }
 
-impl<'a> Fields<'a> for RawWaiting<'a> {
-    const NUMBERS: &'static [(u32, &'static str)] = &[(1, "reason"), (2, "message")];
-
-    fn field<V: Value<'a>>(&mut self, key: &str, value: &mut V) -> Result<(), V::Error> {
-        match key {
-            "reason" => self.reason = value.text()?,
-            "message" => self.message = value.text()?,
-            _ => {}
-        }
-        Ok(())
-    }
-}
+fields!(RawWaiting<'a>: |self, value|
+    "reason"(1) => self.reason = value.text()?,
+    "message"(2) => self.message = value.text()?,
+);
 
 #[derive(Debug, Default)]
 pub(crate) struct RawTerminated<'a> {
@@ -392,22 +269,13 @@ pub(crate) struct RawTerminated<'a> {
     pub(super) finished_at: Cow<'a, str>,
 }
 
-impl<'a> Fields<'a> for RawTerminated<'a> {
-    const NUMBERS: &'static [(u32, &'static str)] =
-        &[(1, "exitCode"), (2, "signal"), (3, "reason"), (4, "message"), (6, "finishedAt")];
-
-    fn field<V: Value<'a>>(&mut self, key: &str, value: &mut V) -> Result<(), V::Error> {
-        match key {
-            "exitCode" => self.exit_code = code(value)?,
-            "signal" => self.signal = code(value)?,
-            "reason" => self.reason = value.text()?,
-            "message" => self.message = value.text()?,
-            "finishedAt" => self.finished_at = value.time()?,
-            _ => {}
-        }
-        Ok(())
-    }
-}
+fields!(RawTerminated<'a>: |self, value|
+    "exitCode"(1) => self.exit_code = code(value)?,
+    "signal"(2) => self.signal = code(value)?,
+    "reason"(3) => self.reason = value.text()?,
+    "message"(4) => self.message = value.text()?,
+    "finishedAt"(6) => self.finished_at = value.time()?,
+);
 
 /// The labels that posse reads.
 #[derive(Debug, Default)]
@@ -489,13 +357,6 @@ pub(crate) struct Named<'a> {
     pub(super) name: Cow<'a, str>,
 }
 
-impl<'a> Fields<'a> for Named<'a> {
-    const NUMBERS: &'static [(u32, &'static str)] = &[(1, "name")];
-
-    fn field<V: Value<'a>>(&mut self, key: &str, value: &mut V) -> Result<(), V::Error> {
-        if key == "name" {
-            self.name = value.text()?;
-        }
-        Ok(())
-    }
-}
+fields!(Named<'a>: |self, value|
+    "name"(1) => self.name = value.text()?,
+);
