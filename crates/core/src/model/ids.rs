@@ -5,7 +5,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 /// The number of an executor, from 1, unique over all groups. An instance never uses an id twice.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ExecutorId(pub u64);
 
 /// The highest id that is believed of a pod. A label is untrusted input, and no instance has created
@@ -58,6 +58,12 @@ impl Uid {
     /// Parses a uid. Equal texts give equal uids.
     pub fn new(text: &str) -> Self {
         uuid_bytes(text).map_or_else(|| Self::Text(text.into()), Self::Uuid)
+    }
+}
+
+impl Default for Uid {
+    fn default() -> Self {
+        Self::Text(Box::default())
     }
 }
 

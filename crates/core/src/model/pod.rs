@@ -133,7 +133,7 @@ pub const ATTEMPT_MAX: u32 = 1_000_000;
 pub const GRACE_DEFAULT_S: u32 = 30;
 
 /// One executor's pod as the server last reported it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pod {
     /// `metadata.uid`. A pod with the same name and another uid is another pod.
     pub uid: Uid,

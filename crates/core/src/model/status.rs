@@ -32,7 +32,7 @@ named! {
 
 /// The status of one group: a copy that other threads read, while the group itself (`state::executors::Group`) is the
 /// reconciler's alone.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GroupStatus {
     pub group: GroupName,
     pub target: u32,

@@ -16,7 +16,7 @@ use posse_core::model::input::{Input, List, ListSource, PodAnswer, PodEvent, Rec
 use posse_core::model::pod::{ContainerState, End, Phase, Pod};
 use posse_core::model::pod_text::{MemoryGrowth, MemoryStep, PodText, SlotClaim};
 use posse_core::model::refusal::{Refusal, RefusalClass};
-use posse_core::model::settings::{GroupSpec, Limit, Policy, Restart};
+use posse_core::model::settings::{GroupSpec, Limit, Policy};
 use posse_core::model::status::GroupStatus;
 use posse_core::model::stop::StopOrder;
 use posse_core::model::waiting::Waiting;
@@ -87,39 +87,8 @@ pub fn end_with(code: i32) -> impl Fn(&mut Pod) {
 
 /// A pod as the server has made it. Its uid, version and group are to be set.
 pub fn new_pod(id: u64) -> Pod {
-    Pod {
-        uid: Uid::new(""),
-        name: format!("{PREFIX}{id}").into(),
-        version: None,
-        id: ExecutorId(id),
-        group: GroupName::from(""),
-        slot: None,
-        attempt: 1,
-        owner: None,
-        phase: Phase::Pending,
-        deleting: false,
-        grace_s: 30,
-        deletion_grace_s: 0,
-        container: ContainerState::Waiting,
-        is_held_by_queue: false,
-        restarts_in_place: false,
-        memory_limit_bytes: 0,
-        rare: None,
-        main_container: None,
-        start_problem: None,
-        ready: false,
-        draining: None,
-        counted: None,
-        completed: false,
-        restart: Restart::Always,
-        task: None,
-        deletion_cost: 0,
-        is_protected: false,
-        node: None,
-        ip: None,
-        host_ip: None,
-        end: None,
-    }
+    let name = format!("{PREFIX}{id}").into();
+    Pod { name, id: ExecutorId(id), attempt: 1, grace_s: 30, ..Pod::default() }
 }
 
 /// Executor ids as calls contain them.

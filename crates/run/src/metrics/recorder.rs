@@ -211,8 +211,6 @@ mod tests {
     use super::*;
     use posse_core::model::event::Subject;
     use posse_core::model::ids::ExecutorId;
-    use posse_core::model::settings::ScaleDown;
-    use posse_core::model::waiting::Limits;
 
     fn subject(group: &str) -> Subject {
         Subject { group: group.into(), id: ExecutorId(1), uid: None, pod: "p".to_owned() }
@@ -242,32 +240,8 @@ mod tests {
     }
 
     fn status(group: &str, target: u32, running: u32) -> GroupStatus {
-        GroupStatus {
-            group: group.into(),
-            target,
-            wanted: target,
-            min: 0,
-            max: None,
-            requested: 0,
-            pending: 0,
-            running,
-            ready: 0,
-            draining: 0,
-            terminating: 0,
-            failed: 0,
-            open_tasks: 0,
-            ended_tasks: 0,
-            attempt: None,
-            lost: 0,
-            scale_down: ScaleDown::Any,
-            completed: 0,
-            completions: None,
-            waiting: None,
-            since: None,
-            until: None,
-            message: None,
-            limits: Limits::default(),
-        }
+        let group = group.into();
+        GroupStatus { group, target, wanted: target, running, ..GroupStatus::default() }
     }
 
     /// The number of starts and of replacements.
