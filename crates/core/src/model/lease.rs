@@ -4,7 +4,7 @@ use crate::model::ids::{ExecutorId, Uid};
 use crate::model::owner::Owner;
 
 /// The Lease as it is stored or to be stored.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Record {
     /// `metadata.uid`.
     pub uid: Uid,

@@ -287,17 +287,10 @@ mod tests {
     #[test]
     fn a_lease_is_stale_after_its_duration_without_a_renewal() {
         let record = Record {
-            uid: Uid::new("u"),
-            version_text: "1".to_owned(),
             holder: "me".to_owned(),
             duration_s: 60,
-            acquired_ms: None,
             renewed_ms: Some(1_000_000),
-            unchanged_ms: None,
-            transitions: 0,
-            id_high_water: None,
-            owner: None,
-            is_ours: true,
+            ..Record::default()
         };
         let released = Record { holder: String::new(), ..record.clone() };
         let silent = Record { renewed_ms: None, ..record.clone() };

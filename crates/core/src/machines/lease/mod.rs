@@ -14,7 +14,7 @@
 //! ago. A holder that still renews after that time is alive, unless its pod is terminating. A standby observes it for ever.
 //! A Lease that the servers have long not stored, of a pod that is terminating, is that of a lost node: it is observed for less.
 
-use crate::model::ids::{ExecutorId, Uid};
+use crate::model::ids::ExecutorId;
 use crate::model::lease::Record;
 use crate::model::named::named;
 use crate::model::refusal::{Refusal, RefusalClass};
@@ -448,23 +448,19 @@ impl LeaseMachine {
     }
 
     fn our_record(&self, wall_ms: i64) -> Record {
-        let before = self.record.as_ref();
-        let stored = before.and_then(|record| record.id_high_water);
-        let from_other = before.is_some_and(|record| record.holder != self.identity);
-        let acquired_ms = before.and_then(|record| record.acquired_ms).filter(|_| self.held);
+        let before = self.record.clone().unwrap_or_default();
+        let from_other = self.record.is_some() && before.holder != self.identity;
         Record {
-            uid: before.map_or_else(|| Uid::new(""), |record| record.uid.clone()),
-            version_text: before.map_or_else(String::new, |record| record.version_text.clone()),
             holder: self.identity.clone(),
             duration_s: self.terms.lease_s,
-            acquired_ms: acquired_ms.or(Some(wall_ms)),
+            acquired_ms: before.acquired_ms.filter(|_| self.held).or(Some(wall_ms)),
             renewed_ms: Some(wall_ms),
             unchanged_ms: None,
-            transitions: before
-                .map_or(0, |record| record.transitions.saturating_add(from_other.into())),
-            id_high_water: stored.max(self.ids_wanted).max(self.ids_reported),
+            transitions: before.transitions.saturating_add(from_other.into()),
+            id_high_water: before.id_high_water.max(self.ids_wanted).max(self.ids_reported),
             owner: None,
             is_ours: true,
+            ..before
         }
     }
 

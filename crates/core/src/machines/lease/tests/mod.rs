@@ -7,6 +7,7 @@ mod standby;
 mod stops;
 
 use super::*;
+use crate::model::ids::Uid;
 use crate::model::owner::OwnerKind;
 
 /// Milliseconds since 1970 at `Millis(0)` of these tests.
@@ -38,13 +39,11 @@ fn record(holder: &str, version: &str, renewed_ms: i64) -> Record {
         version_text: version.to_owned(),
         holder: holder.to_owned(),
         duration_s: 60,
-        acquired_ms: None,
         renewed_ms: Some(WALL_MS + renewed_ms),
-        unchanged_ms: None,
         transitions: 4,
         id_high_water: Some(ExecutorId(3_000)),
-        owner: None,
         is_ours: true,
+        ..Record::default()
     }
 }
 
