@@ -136,39 +136,33 @@ impl World {
     fn make_pods(&mut self, driver: usize, is_owned: bool) {
         let phases = [Phase::Running, Phase::Pending, Phase::Failed, Phase::Running];
         for id in 1..=1 + self.rng.below(3) {
-            self.n_pods += 1;
-            let n = self.n_pods;
-            let DriverPod { name, uid, .. } = &self.drivers[driver];
-            let owner = Owner { kind: OwnerKind::Pod, name: name.clone(), uid: uid.clone() };
             let instance = if is_owned { format!("i{driver}") } else { "away".to_owned() };
             let phase = phases[usize::try_from(self.rng.below(4)).unwrap()];
-            self.pods.push(OrphanCandidate {
-                is_held_by_queue: false,
-                name: format!("a-{instance}-exec-{id}"),
-                uid: Uid::new(&format!("uid-{n}")),
-                has_executor_name: true,
-                app: Some("a".to_owned()),
-                instance: Some(instance),
-                owner: is_owned.then_some(owner),
-                phase,
-            });
+            self.make_pod(instance, id, is_owned.then_some(driver), phase);
         }
+    }
+
+    fn make_pod(&mut self, instance: String, id: u64, owner: Option<usize>, phase: Phase) {
+        self.n_pods += 1;
+        let owner = owner.map(|driver| {
+            let DriverPod { name, uid, .. } = &self.drivers[driver];
+            Owner { kind: OwnerKind::Pod, name: name.clone(), uid: uid.clone() }
+        });
+        self.pods.push(OrphanCandidate {
+            is_held_by_queue: false,
+            name: format!("a-{instance}-exec-{id}"),
+            uid: Uid::new(&format!("uid-{}", self.n_pods)),
+            has_executor_name: true,
+            app: Some("a".to_owned()),
+            instance: Some(instance),
+            owner,
+            phase,
+        });
     }
 
     /// An executor of this instance that belonged to an earlier driver pod: `--instance` was given.
     fn make_heirloom(&mut self, i: usize) {
-        self.n_pods += 1;
-        let DriverPod { name, uid, .. } = &self.drivers[0];
-        self.pods.push(OrphanCandidate {
-            is_held_by_queue: false,
-            name: format!("a-{}-exec-99", self.processes[i].instance),
-            uid: Uid::new(&format!("uid-{}", self.n_pods)),
-            has_executor_name: true,
-            app: Some("a".to_owned()),
-            instance: Some(self.processes[i].instance.clone()),
-            owner: Some(Owner { kind: OwnerKind::Pod, name: name.clone(), uid: uid.clone() }),
-            phase: Phase::Running,
-        });
+        self.make_pod(self.processes[i].instance.clone(), 99, Some(0), Phase::Running);
     }
 
     fn start_process(&mut self) {
