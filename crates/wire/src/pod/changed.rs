@@ -1,8 +1,8 @@
 //! What a server, or a webhook of it, may not change in a pod.
 
 use crate::error::WireError;
-use crate::k8s::labels::{MANAGED_BY, PREFIX};
 use crate::k8s::object::Meta;
+use crate::names::is_posse_key;
 use crate::pod::read_pod;
 
 const RESTARTS: &str = "the server adds a restartPolicy or restartPolicyRules (a mutating webhook), by which the \
@@ -19,8 +19,7 @@ pub fn unusable_change(sent: &[u8], answer: &[u8]) -> Result<Option<&'static str
         return Ok(Some(RESTARTS));
     }
     let (sent, answer) = (Meta::parse(sent)?, Meta::parse(answer)?);
-    let is_ours = |key: &str| key.starts_with(PREFIX) || key == MANAGED_BY.0;
-    let mut ours = sent.labels.iter().filter(|(key, _)| is_ours(key));
+    let mut ours = sent.labels.iter().filter(|(key, _)| is_posse_key(key));
     Ok(ours.any(|(key, value)| answer.label(key) != Some(value)).then_some(LABELS))
 }
 
@@ -38,12 +37,16 @@ mod tests {
     #[test]
     fn what_a_webhook_may_not_change() {
         let sent = json!({
-            "metadata": { "labels": { "posse.dev/app": "a", "app.kubernetes.io/managed-by": "posse", "team": "x" } },
+            "metadata": { "labels": {
+                "app.kubernetes.io/component": "executor", "app.kubernetes.io/managed-by": "posse",
+                "posse.dev/app": "a", "team": "x",
+            } },
             "spec": { "restartPolicy": "Never", "containers": [{ "name": "main" }] },
         });
         let rows = [
             ("/metadata/labels/team", json!("y"), None),
             ("/metadata/labels/posse.dev~1app", json!("b"), Some(LABELS)),
+            ("/metadata/labels/app.kubernetes.io~1component", json!("worker"), Some(LABELS)),
             ("/metadata/labels", json!({}), Some(LABELS)),
             ("/spec/restartPolicy", json!("Always"), Some(RESTARTS)),
             (
