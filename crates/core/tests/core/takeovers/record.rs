@@ -3,7 +3,8 @@
 //!
 //! Always true: a task that was acknowledged is known to the next process, what is done is not begun again, and no two
 //! pods work on the same. A restore may cost what was written last, until the core has found it out and written it again.
-//! One of a takeover, a fault and a restore is tried with two tasks; with `POSSE_TESTS=all` with three, and two of them with one.
+//! One of a takeover, a fault and a restore is tried with two tasks; with `POSSE_TESTS=all` with three, and
+//! each pair with two or one.
 #![allow(clippy::unwrap_used, clippy::wildcard_enum_match_arm)]
 
 use std::cell::OnceCell;
@@ -548,14 +549,15 @@ impl Model for World {
 
 #[test]
 fn what_was_acknowledged_is_known_and_what_is_done_is_not_begun_again() {
-    let single = [(1, 0, 0), (0, 1, 0), (0, 0, 1)];
-    let double = [(1, 1, 0), (0, 1, 1), (1, 0, 1)];
     let is_in_full = std::env::var_os("POSSE_TESTS").is_some_and(|extent| extent == "all");
     let n_tasks = if is_in_full { 3 } else { 2 };
-    let double = double.into_iter().filter(|_| is_in_full).map(|times| (times, &TASKS[..1]));
-    let all = single.into_iter().map(|times| (times, &TASKS[..n_tasks])).chain(double);
-    for ((takeovers, faults, restores), tasks) in all {
-        let n = explore(World::new(Times { takeovers, faults, restores }, tasks));
+    let mut all = [(1, 0, 0), (0, 1, 0), (0, 0, 1)].map(|times| (times, n_tasks)).to_vec();
+    if is_in_full {
+        // With two tasks the last one has millions of states.
+        all.extend([((1, 1, 0), 2), ((0, 1, 1), 2), ((1, 0, 1), 1)]);
+    }
+    for ((takeovers, faults, restores), n_tasks) in all {
+        let n = explore(World::new(Times { takeovers, faults, restores }, &TASKS[..n_tasks]));
         assert!(n > 1_000, "{n} states are too few");
     }
 }
