@@ -13,7 +13,7 @@ use crate::state::ledger::{CREATE_OPEN_MS, Create};
 use crate::state::ranges::Ranges;
 use posse_base::time::Millis;
 
-/// Ids are reserved in blocks of this size: one write for a thousand executors.
+/// The size of a block.
 pub const BLOCK: u64 = 1_000;
 /// A new block is requested if fewer ids than this are left.
 const LEFT_MIN: u64 = 500;

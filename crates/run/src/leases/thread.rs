@@ -316,8 +316,8 @@ mod tests {
         let pod = |uid: &str| LeaseIdentity::Pod { uid: uid.to_owned() };
         check(&server, pod("one"), |updates, commands| {
             assert_eq!(next(updates), LeaseUpdate::Held { id_high_water: None, from: None });
+            commands.send(LeaseCommand::Reserve(ExecutorId(17))).unwrap();
             let up_to = ExecutorId(1_000);
-            commands.send(LeaseCommand::Reserve(up_to)).unwrap();
             assert_eq!(next(updates), LeaseUpdate::IdsReserved { up_to });
             // A second holder is refused while the first holds the Lease.
             check(&server, pod("two"), |updates, _| {

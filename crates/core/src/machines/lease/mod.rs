@@ -30,7 +30,7 @@ mod terms;
 
 pub use self::identity::LeaseIdentity;
 pub use self::release::LeaseRelease;
-pub use self::terms::{HolderWait, LeaseTerms};
+pub use self::terms::{HolderWait, ID_BLOCK, LeaseTerms};
 use self::terms::{duration_ms, observation_ms};
 
 /// How long a start waits for a holder that renews.
@@ -232,10 +232,11 @@ impl LeaseMachine {
         self.updates.remove(0);
     }
 
-    /// Reserves the ids up to `up_to`. Writes the Lease even if they are reserved already, because
-    /// the server may have been restored to an older state.
+    /// Reserves the ids up to `up_to`, and the rest of their block. Writes the Lease even if they
+    /// are reserved already, because the server may have been restored to an older state.
     pub fn reserve(&mut self, up_to: ExecutorId) {
-        self.ids_wanted = self.ids_wanted.max(Some(up_to));
+        let block = ExecutorId(up_to.0.div_ceil(ID_BLOCK).saturating_mul(ID_BLOCK));
+        self.ids_wanted = self.ids_wanted.max(Some(block));
         if self.held {
             self.due_at = Millis::ZERO;
         }

@@ -9,6 +9,8 @@ const HOLDER_LEASE_S_MAX: u32 = 3_600;
 const CLOCKS_DIFFER_MS: u64 = 15_000;
 /// One renewal (`renew_ms`), with time for a retry.
 const LAST_LOOK_MS: u64 = 15_000;
+/// Ids are reserved in blocks of this size: one write for a thousand executors.
+pub const ID_BLOCK: u64 = 1_000;
 
 /// The times of a Lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -375,18 +375,18 @@ fn writes_end_before_another_process_may_hold_the_lease() {
 }
 
 #[test]
-fn ids_are_reserved_at_once_and_again() {
+fn ids_are_reserved_in_blocks() {
     let mut bench = Bench::held();
     let before = bench.now;
-    bench.machine.reserve(ExecutorId(1_000));
+    bench.machine.reserve(ExecutorId(1));
     assert_eq!(bench.write().id_high_water, Some(ExecutorId(1_000)));
     assert_eq!(bench.now, before, "written at once, not at the next renewal");
     assert_eq!(bench.updates(), [LeaseUpdate::IdsReserved { up_to: ExecutorId(1_000) }]);
-    // The server may have lost the reservation.
+    // Written again also within the block: the server may have lost the reservation.
     bench.machine.reserve(ExecutorId(1_000));
     assert_eq!(bench.write().id_high_water, Some(ExecutorId(1_000)));
     assert_eq!(bench.updates(), [LeaseUpdate::IdsReserved { up_to: ExecutorId(1_000) }]);
-    bench.machine.reserve(ExecutorId(2_000));
+    bench.machine.reserve(ExecutorId(1_001));
     bench.fail_write(RefusalClass::OutcomeUnknown);
     assert_eq!(bench.updates(), []);
     bench.write();
@@ -398,7 +398,7 @@ fn ids_are_reserved_at_once_and_again() {
 #[test]
 fn the_id_high_water_survives_a_rollback() {
     let mut bench = Bench::held();
-    bench.machine.reserve(ExecutorId(2_000));
+    bench.machine.reserve(ExecutorId(1_500));
     assert_eq!(bench.write().id_high_water, Some(ExecutorId(2_000)));
     bench.updates();
     // The restored Lease has no high water.
@@ -411,7 +411,7 @@ fn the_id_high_water_survives_a_rollback() {
 #[test]
 fn ids_can_be_reserved_before_the_lease_is_held() {
     let mut bench = Bench::new(&me());
-    bench.machine.reserve(ExecutorId(2_000));
+    bench.machine.reserve(ExecutorId(1_500));
     bench.read(Some((record("", "9", 0), HolderState::Unknown)));
     assert_eq!(bench.write().id_high_water, Some(ExecutorId(3_000)), "the high water never falls");
     let wanted =

@@ -21,7 +21,7 @@ fn a_stop_deletes_or_releases_the_lease() {
 
     // Without permission to delete, the Lease is released.
     let mut bench = Bench::held();
-    bench.machine.reserve(ExecutorId(1_000));
+    bench.machine.reserve(ExecutorId(5));
     bench.write();
     bench.machine.stop(LeaseRelease::Delete, by);
     assert!(matches!(bench.due(), LeaseStep::Delete(_)));
