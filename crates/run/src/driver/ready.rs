@@ -369,7 +369,14 @@ mod tests {
         let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         assert!(OURS.unwrap().check(&stream).is_ok());
         let accepted = listener.accept().unwrap();
+        let address = listener.local_addr().unwrap();
         drop(listener);
+        // A child that another test starts has it, too, until its program begins.
+        let mut wait = Wait::new("the end of the listener", PATIENCE);
+        while socket_owner::of_listener(address).unwrap().is_some() {
+            assert!(wait.goes_on(), "it is there without its owner");
+            thread::park_timeout(Duration::from_millis(5));
+        }
         assert!(matches!(OURS.unwrap().check(&stream), Err(NotReady::Waits(_))));
         drop(accepted);
         assert!(matches!(OURS.unwrap().check(&stream), Err(NotReady::Waits(_))));
