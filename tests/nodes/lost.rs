@@ -23,11 +23,6 @@ const EXECUTORS_BACK: Duration = Duration::from_secs(150);
 /// A Node that is deleted: the pod garbage collector waits 40 s and looks every 20 s.
 const DELETED_BACK: Duration = Duration::from_secs(300);
 
-/// From the death of the driver's node to a standby that leads: 15 s on a quiet machine.
-const STANDBY_LEADS: Duration = Duration::from_secs(60);
-/// From the eviction of a lost driver, 80 s after its death, to the next one that leads: 30 s on a busy machine.
-const NEXT_LEADS: Duration = Duration::from_secs(60);
-
 /// Two executors on the node as long as it lives, and two on others.
 fn executors(node: &MortalNode) -> Value {
     let group = |name: &str, more: Value| {
@@ -133,7 +128,6 @@ pub fn driver_cut_off() {
     let evicted_at = wait_evicted(&scene, &first);
     let second = scene.wait_application(name_of(&first), 4, DRIVER_BACK);
     say_back(died_at, evicted_at);
-    assert!(evicted_at.elapsed() < NEXT_LEADS, "{:?}", evicted_at.elapsed());
     drop(dead);
     wait_for(PATIENCE, "the node to be back", || is_node_ready(&node));
     wait_value(PATIENCE, "the old pods to go", || {
@@ -275,20 +269,24 @@ fn queue_outlives(mortal: &MortalNode, standby: usize) {
     let at_work = queue.add(TASKS);
     let died_at = Instant::now();
     let dead = mortal.kill(true);
-    let (limit, since) = match standby {
-        0 => (NEXT_LEADS, wait_evicted(&queue.scene, &first)),
-        _ => (STANDBY_LEADS, died_at),
+    let since = match standby {
+        0 => wait_evicted(&queue.scene, &first),
+        _ => died_at,
     };
     let second = queue.wait_leader(name_of(&first), false);
     say_back(died_at, since);
-    assert!(since.elapsed() < limit, "{:?}", since.elapsed());
+    if standby > 0 {
+        // It does not wait for the eviction of the lost driver.
+        let known = names(&queue.scene.drivers());
+        assert!(known.contains(&name_of(&first).to_owned()), "it is evicted: {known:?}");
+    }
     assert_ne!(node_of(&second), mortal.name());
     assert_eq!(names(&queue.scene.executors()), at_work, "they run on");
     let attempts = queue.end(TASKS);
     assert!(attempts.values().all(|n| *n == 1), "each is begun once: {attempts:?}");
     if standby > 0 {
         let apps = queue.scene.posse(&["apps", "-o", "wide"]);
-        expect(&apps, 0, &[name_of(&second), ", silent, after 1"]);
+        expect(&apps, 0, &[name_of(&second), ", silent, after "]);
         let words = ["leader ", "stands by: ", "; took over "];
         expect(&queue.scene.posse(&["status", "--app", "app"]), 0, &words);
     }
@@ -387,7 +385,7 @@ pub fn kubelet_lost() {
     let ids: Vec<String> = old.iter().map(container_id).collect();
     let dead = mortal.kill(false);
     wait_replaced(&scene, &name, PATIENCE);
-    let live = node(&name).containers();
+    let live = node(&name).containers().unwrap();
     assert!(ids.iter().all(|id| live.contains(id)), "{ids:?} of {live:?}");
     let lost = scene.loss_reasons("app");
     assert_eq!(lost.len(), 2, "{lost:?}");
@@ -396,7 +394,7 @@ pub fn kubelet_lost() {
     let before = names(&scene.executors());
     drop(dead);
     wait_for(PATIENCE, "the old containers to end", || {
-        let live = node(&name).containers();
+        let live = node(&name).containers().unwrap_or_else(|_| ids.clone());
         !ids.iter().any(|id| live.contains(id))
     });
     wait_value(PATIENCE, "the old pods to go", || {

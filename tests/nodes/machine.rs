@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::nodes::cluster::{NODES, PATIENCE, is_ready};
+use crate::nodes::wait::wait_value;
 
 /// With at least this many nodes, those from `FIRST_MORTAL` on are only for scenarios that end them, and
 /// these scenarios run beside all others.
@@ -142,9 +143,12 @@ impl MortalNode {
         let stopped = self.stop("kubelet");
         if and_containers {
             let node = node(&self.name());
-            for task in node.containers() {
-                node.ctr(&["tasks", "kill", "-s", "KILL", &task]);
-            }
+            // A busy containerd refuses some.
+            wait_value(PATIENCE, "all containers to end", || {
+                let running = node.containers()?;
+                running.iter().for_each(|task| node.kill_container(task));
+                if running.is_empty() { Ok(()) } else { Err(running.join(" ")) }
+            });
         }
         stopped
     }
@@ -212,25 +216,35 @@ pub fn node(name: &str) -> NodeContainers {
 }
 
 impl NodeContainers {
-    /// Kills the first process of a container.
+    /// Kills the first process of a container, if it runs.
     pub fn kill_container(&self, id: &str) {
-        self.ctr(&["tasks", "kill", "-s", "KILL", id.trim_start_matches("containerd://")]);
+        // It may have ended since: then this fails.
+        drop(self.ctr(&["tasks", "kill", "-s", "KILL", id.trim_start_matches("containerd://")]));
     }
 
     /// The ids of the containers that run.
-    pub fn containers(&self) -> Vec<String> {
-        self.ctr(&["tasks", "ls", "-q"]).lines().map(str::to_owned).collect()
+    ///
+    /// # Errors
+    /// containerd does not answer; it says why.
+    pub fn containers(&self) -> Result<Vec<String>, String> {
+        // TASK PID STATUS
+        let list = self.ctr(&["tasks", "ls"])?;
+        let rows = list.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+        let running = rows.filter(|row| row.get(2) == Some(&"RUNNING"));
+        Ok(running.map(|row| row[0].to_owned()).collect())
     }
 
     /// Whether the node has this image.
     pub fn has_image(&self, name: &str) -> bool {
-        self.ctr(&["images", "ls", "-q"]).lines().any(|image| image == name)
+        self.ctr(&["images", "ls", "-q"]).unwrap().lines().any(|image| image == name)
     }
 
-    fn ctr(&self, args: &[&str]) -> String {
+    fn ctr(&self, args: &[&str]) -> Result<String, String> {
         let mut command = Command::new("ctr");
         command.arg("-a").arg(&self.socket).args(["-n", "k8s.io"]).args(args);
         let output = command.output().expect("ctr is on the PATH");
-        String::from_utf8_lossy(&output.stdout).into_owned()
+        let [told, why] = [output.stdout, output.stderr]
+            .map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+        if output.status.success() { Ok(told) } else { Err(why) }
     }
 }
