@@ -65,7 +65,11 @@ fn own_ends() -> Vec<Row> {
             spec(
                 // containerd tells of the kill on its own way, which may come after that of the end:
                 // then the reason is Error. So the container ends later than its process.
-                &["sh", "-c", "dd if=/dev/zero of=/dev/null bs=200M; code=$?; sleep 5; exit $code"],
+                &[
+                    "sh",
+                    "-c",
+                    "dd if=/dev/zero of=/dev/null bs=200M; code=$?; sleep 30; exit $code",
+                ],
                 limits(json!({ "memory": "24Mi" })),
                 none.clone(),
             ),
@@ -199,6 +203,8 @@ pub fn reasons_that_a_node_gives() {
         // Longer than a busy machine takes to start the others.
         "allocation": { "start_timeout": "90s" },
         "failures": { "app": "off", "start": "off", "cluster": "off" },
+        // And than it takes to end them.
+        "shutdown": { "timeout": format!("{}s", PATIENCE.as_secs()) },
     });
     scene.write("posse.yaml", &settings.to_string());
     let mut watch = scene.command("kubectl");
@@ -240,7 +246,9 @@ pub fn reasons_that_a_node_gives() {
     }
     let pid = rustix::process::Pid::from_child(&run.0);
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
-    assert!(run.0.wait().unwrap().success(), "posse ends well");
+    let ended = run.0.wait().unwrap();
+    let said = fs::read_to_string(scene.dir.path().join("posse.log")).unwrap();
+    assert!(ended.success(), "{ended}: {said}");
     wait_for(PATIENCE, "no executor to be left", || scene.executors().is_empty());
     drop(watch);
     save(&scene);
