@@ -134,7 +134,6 @@ fn stopping(n: u64) -> Duration {
     run.core
         .begin_stop(StopOrder { keep: false, keep_failed: true, is_over: false }, Millis(run.now));
     run.turn();
-    run.tell(Input::DeletedAll { answer: Ok(()) });
     run.pods.iter_mut().for_each(|pod| pod.deleting = true);
     run.version += 1;
     let version = Some(Version(run.version));

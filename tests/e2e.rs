@@ -234,7 +234,7 @@ const SCENARIOS: &[Scenario] = scenarios! {
     Both credential_groups::{groups_choose_their_credentials, secrets_of_ended_runs};
     Both completions::{work_ends_over_kill_9};
     Embedded readiness::{ready_after_the_probe};
-    Both draining::{term_at_the_beginning_of_the_drain};
+    Both draining::{a_stop_gives_each_executor_its_time, term_at_the_beginning_of_the_drain};
     Embedded draining::{a_worker_finishes_its_work_on_term};
     Both ranks::{a_loss_restarts_its_group, ranks_stay_in_range};
     Own completions::{

@@ -50,6 +50,26 @@ fn drains_by_term(scene: &Scene<'_>, posse: &Posse) {
     posse.expect_exit(0);
 }
 
+/// Kubernetes 1.20 would take it from all behind a pod that has ended, if all were deleted by their labels.
+pub fn a_stop_gives_each_executor_its_time(server: &dyn Server) {
+    let scene = Scene::new(server);
+    let settings = json!({"failures": {"keep_failed": 1}, "shutdown": {"timeout": "90s"}});
+    let posse = scene.run().settings(settings).executors(3).start();
+    scene.end(&scene.wait_running(3)[0], End::Exit(1));
+    posse.wait_event("executor_lost", |_| true);
+    scene.wait_running(3);
+    scene.hold_deletes(true);
+    posse.signal(Signal::TERM);
+    wait_value(PATIENCE, "three that have time to end", || {
+        let pods = scene.pods();
+        let has_time = |pod: &&Value| pod["metadata"]["deletionGracePeriodSeconds"] == 90;
+        if pods.iter().filter(has_time).count() == 3 { Ok(()) } else { Err(json!(pods)) }
+    });
+    scene.hold_deletes(false);
+    posse.expect_exit(0);
+    scene.finish();
+}
+
 /// The worker needs longer than its own grace period, and gets the time.
 pub fn a_worker_finishes_its_work_on_term(server: &dyn Server) {
     let scene = Scene::new(server);

@@ -99,7 +99,7 @@ pub fn harness_audit() {
     let nobody = with(one.clone(), "/requestURI", json!("/x/pods"));
     check(&[nobody], &["a write without a field manager"]);
     check(&[posse("create", "pods", "")], &["a create that the log does not name"]);
-    check(&[posse("deletecollection", "pods", "")], &["all pods of the namespace"]);
+    check(&[posse("deletecollection", "pods", "")], &["pods are deleted by labels"]);
     check(&[posse("delete", "configmaps", "c")], &["not posse's to write"]);
     let mut status = posse("patch", "pods", "one");
     status["objectRef"]["subresource"] = "status".into();

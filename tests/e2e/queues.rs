@@ -431,7 +431,7 @@ fn check_order(scene: &Scene<'_>, pods: &[Value]) {
         });
         found.unwrap_or_else(|| panic!("nobody did {verb} {resource} {name}: {asked:#?}"))
     };
-    let pods_deleted = at("deletecollection", "pods", "");
+    let pods_deleted = at("delete", "pods", "");
     for kind in ["volcano", "coscheduling"] {
         let name = format!("shop-one-{kind}");
         let made = at("create", "podgroups", &name);

@@ -426,7 +426,7 @@ impl<'s> Account<'s> {
 fn posse_rules() -> Value {
     json!([
         {"apiGroups": [""], "resources": ["pods"],
-         "verbs": ["get", "list", "watch", "create", "delete", "deletecollection", "patch"]},
+         "verbs": ["get", "list", "watch", "create", "delete", "patch"]},
         {"apiGroups": [""], "resources": ["pods/resize"], "verbs": ["patch"]},
         {"apiGroups": [""], "resources": ["pods/log"], "verbs": ["get"]},
         {"apiGroups": [""], "resources": ["events"], "verbs": ["list"]},

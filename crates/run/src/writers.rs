@@ -171,7 +171,6 @@ impl Writers {
             Action::ReadLog { .. } => &self.logs,
             Action::KeepOutput { .. } => &self.outputs,
             Action::Delete { .. }
-            | Action::DeleteAll { .. }
             | Action::GetNode { .. }
             | Action::GiveUpClaims { .. }
             | Action::List { .. }
@@ -239,12 +238,6 @@ impl Requests {
                 let answer = pods.delete(&name, Some(&uid), grace_s);
                 log_answer("delete", &name, answer.as_ref().err());
                 Input::Deleted { uid, answer }
-            }
-            Action::DeleteAll { grace_s, keep_counted } => {
-                let extra = keep_counted.then(|| format!("!{}", labels::COUNTED));
-                let answer = pods.delete_collection(Some(grace_s), extra.as_deref());
-                log_answer("delete all", &pods.selection().selector(), answer.as_ref().err());
-                Input::DeletedAll { answer }
             }
             Action::Get { id, watermark } => {
                 let answer = pods.get(&pods.selection().pod_name(id.0));

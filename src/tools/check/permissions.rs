@@ -12,8 +12,7 @@ use posse_wire::k8s::permissions::{EVENTS, LEASES, PODS, RESIZE, Rule, USAGE};
 use posse_wire::k8s::review::Access;
 
 /// Optional permissions, and what happens without each.
-const OPTIONAL: [(Rule, &str); 4] = [
-    (Rule { verbs: &["deletecollection"], ..PODS }, "a shutdown needs one call for each executor"),
+const OPTIONAL: [(Rule, &str); 3] = [
     (Rule { verbs: &["delete"], ..LEASES }, "a Lease without an owner is released but not deleted"),
     (EVENTS, "`kubectl describe` of the driver's pod does not show losses and waits"),
     (

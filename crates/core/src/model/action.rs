@@ -42,9 +42,6 @@ pub enum Action {
     /// DELETE this pod, with its uid as a precondition. `grace_s` replaces the pod's own grace
     /// period.
     Delete { uid: Uid, name: String, grace_s: Option<u32> },
-    /// DELETE all executor pods of the instance. `keep_counted` excludes pods that have the label
-    /// `posse.dev/counted`.
-    DeleteAll { grace_s: u32, keep_counted: bool },
     /// GET the pod of this executor.
     Get { id: ExecutorId, watermark: Watermark },
     /// GET a node, to learn whether it still exists.

@@ -133,8 +133,6 @@ pub enum Input {
     /// The answer to an `Action::Delete`: the terminating pod, or none if the answer is only a
     /// status.
     Deleted { uid: Uid, answer: Result<Option<Pod>, Refusal> },
-    /// The answer to an `Action::DeleteAll`.
-    DeletedAll { answer: Result<(), Refusal> },
     /// The answer to an `Action::Get`.
     Got { id: ExecutorId, watermark: Watermark, answer: Result<PodAnswer, Refusal> },
     /// The answer to an `Action::GetNode`; `Ok` if the node exists.

@@ -162,10 +162,6 @@ impl Reconciler {
                 self.note_answer(&answer, None, now);
                 self.on_deleted(&uid, answer, now);
             }
-            Input::DeletedAll { answer } => {
-                self.note_answer(&answer, None, now);
-                self.on_deleted_all(answer, now);
-            }
             Input::DriverPort { problem } => self.gates.set_driver_port_problem(problem),
             Input::DriverReady => self.gates.on_driver_ready(),
             Input::Got { id, watermark, answer } => self.on_got(id, watermark, answer, now),

@@ -9,6 +9,7 @@ use crate::model::refusal::{Refusal, RefusalClass};
 use crate::state::due::Timer;
 use crate::state::errands::{MutationKind, Step};
 use crate::state::ledger::DELETE_SEEN_MS;
+use crate::state::stop::Stop;
 use posse_base::backoff::delay_ms;
 use posse_base::time::Millis;
 
@@ -30,7 +31,8 @@ impl Reconciler {
         if self.errands.claims.send_next(|(), ()| false).is_some() {
             self.out.act(Action::GiveUpClaims { slots: self.done_slots() });
         }
-        while let Some((uid, errand)) = self.errands.next_mutation() {
+        let waits_for_reads = self.end.stop().is_none_or(Stop::waits_for_reads);
+        while let Some((uid, errand)) = self.errands.next_mutation(waits_for_reads) {
             let (kind, name) = (errand.what.kind, errand.what.name.to_string());
             debug_assert!(!self.snapshot.is_foreign(&uid), "pod {name} is not ours");
             let action = match kind {

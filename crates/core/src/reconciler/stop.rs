@@ -2,7 +2,6 @@
 //! left, and names pods that may remain. Ends at its deadlines at the latest.
 
 use super::Reconciler;
-use crate::model::action::Action;
 use crate::model::event::{DeleteCause, Event, RunEvent};
 use crate::model::ids::{ExecutorId, Uid};
 use crate::model::pod::Pod;
@@ -69,16 +68,12 @@ impl Reconciler {
         }
     }
 
-    /// Stops in a hurry: deletes all executors without a grace period, retained ones too. `keep`: they
-    /// are left running.
+    /// Stops in a hurry: deletes all executors, retained ones too, and does not wait for their ends. `keep`: they are
+    /// left running.
     pub fn hurry_stop(&mut self, keep: bool, now: Millis) {
         self.begin_stop(StopOrder { keep, keep_failed: false, is_over: false }, now);
         if let Some(stop) = self.end.stop_mut() {
             stop.hurry(now);
-        }
-        // Otherwise the stop deletes each executor on its own.
-        if self.gates.is_lease_held() && !keep && self.can_delete_all() {
-            self.out.act(Action::DeleteAll { grace_s: 0, keep_counted: false });
         }
     }
 
@@ -142,24 +137,17 @@ impl Reconciler {
         if !self.gates.is_lease_held() {
             return self.stop_end();
         }
-        self.delete_late_pods();
-        // Else each pod that a LIST shows is deleted on its own.
-        let can_delete_all = self.had_first_list() && self.can_delete_all();
         let (watermark, errands, lacks_ends) = (self.watermark(), &self.errands, self.lacks_ends());
         let is_held = || {
             order.keep_failed && errands.mutations.has(MutationKind::LabelCounted)
                 || errands.are_reads_open()
                 || lacks_ends
         };
-        let request = self.end.stop_mut()?.next_request(watermark, can_delete_all, is_held, now);
+        let request = self.end.stop_mut()?.next_request(watermark, is_held, now);
         request.into_iter().for_each(|action| self.out.act(action));
+        self.delete_pods();
         let due = self.end.stop()?.due();
         due.into_iter().chain(self.stop_end()).min()
-    }
-
-    /// The request deletes by labels, which other pods may have, too, and what the record lacks.
-    fn can_delete_all(&self) -> bool {
-        self.snapshot.foreign().next().is_none() && !self.lacks_ends()
     }
 
     /// Pods have to stay until the record has their ends.
@@ -174,12 +162,6 @@ impl Reconciler {
         let executor = self.executors.get(pod.id);
         let is_done = executor.is_some_and(|one| one.is_done && one.uid.as_ref() == Some(&pod.uid));
         goes_on && is_done && !pod.deleting && !self.is_end_recorded(pod.id)
-    }
-
-    pub(super) fn on_deleted_all(&mut self, answer: Result<(), Refusal>, now: Millis) {
-        if let Some(stop) = self.end.stop_mut() {
-            stop.on_deleted_all(answer, now);
-        }
     }
 
     /// A LIST of the stop was answered. `is_applied`: it was valid (no resourceVersion rollback).
@@ -241,7 +223,9 @@ impl Reconciler {
     }
 
     fn is_past_stop_end(&self, now: Millis) -> bool {
-        self.stop_end().is_none_or(|end| end <= now)
+        let is_hasty = self.end.stop().is_some_and(Stop::awaits_answers_only);
+        is_hasty && !self.errands.mutations.is_waiting()
+            || self.stop_end().is_none_or(|end| end <= now)
     }
 
     /// When the stop ends whatever is left.
@@ -251,8 +235,8 @@ impl Reconciler {
         Some(self.end.stop()?.end(open_until, self.ours.last_unlisted()))
     }
 
-    /// The run ends, and failed pods stay: they must not keep the quota of their group. Each one leaves once, when the
-    /// label is written that spares it from the delete of all. Kueue itself removes its finalizer from them: if posse
+    /// The run ends, and failed pods stay: they must not keep the quota of their group. Each one leaves once, when its
+    /// label is written. Kueue itself removes its finalizer from them: if posse
     /// did, Kueue might wait for ever for the event of its own removal (Kueue 0.13, `excessPodExpectations`).
     fn retained_leave_queue(&mut self) {
         let Some(stop) = self.end.stop_mut().filter(|stop| stop.order().keep_failed) else {
@@ -277,16 +261,20 @@ impl Reconciler {
         self.end.keeps_failed() && executor.is_some_and(|one| one.life == Life::Retained)
     }
 
-    fn delete_late_pods(&mut self) {
-        // The first LIST is sent after the delete of all executors, so a live pod in it came late. A
-        // pod that changes afterwards is deleted when the change is applied.
-        if !self.end.stop_mut().is_some_and(Stop::take_new_list) {
+    /// Each on its own: a delete by labels hits what others have labelled so, one refusal fails it as a whole, and before
+    /// Kubernetes 1.21 one pod that has ended takes the grace period from all behind it (kubernetes#100101).
+    fn delete_pods(&mut self) {
+        // A pod that changes afterwards is deleted when the change is applied.
+        if !self.end.stop_mut().is_some_and(Stop::take_deletes) {
             return;
         }
         let stays = |pod: &Pod| self.stays_after_stop(pod) || self.is_last_to_tell(pod);
-        let late = self.snapshot.our_pods().filter(|pod| !pod.deleting && !stays(pod));
-        let late: Vec<Uid> = late.map(|pod| pod.uid.clone()).collect();
-        late.iter().for_each(|uid| self.request(uid, MutationKind::Delete));
+        let live = self.snapshot.our_pods().filter(|pod| !pod.deleting && !stays(pod));
+        let live: Vec<Uid> = live.map(|pod| pod.uid.clone()).collect();
+        for uid in &live {
+            self.request(uid, MutationKind::Delete);
+            self.errands.mutations.wake(uid);
+        }
     }
 
     /// Used if nothing is deleted: only waits for the answers to requests in flight.

@@ -98,6 +98,11 @@ impl<K: Clone + Ord, T> Queue<K, T> {
         self.by_key.get(key)
     }
 
+    /// True if one is still to be sent, or to be answered.
+    pub fn is_waiting(&self) -> bool {
+        self.by_key.values().any(|errand| !matches!(errand.step, Step::Accepted(_)))
+    }
+
     /// True if another request may be sent.
     pub fn has_room(&self) -> bool {
         !self.is_off && self.n_in_flight < self.limit
@@ -320,7 +325,8 @@ impl Default for Errands {
 
 impl Errands {
     /// The next deletion or patch, which is in flight now. A label changes nothing of what is still to be read.
-    pub fn next_mutation(&mut self) -> Option<(Uid, &Errand<Mutation>)> {
+    /// `waits_for_reads`: there is time for it.
+    pub fn next_mutation(&mut self, waits_for_reads: bool) -> Option<(Uid, &Errand<Mutation>)> {
         let Self { mutations, logs, outputs, untold, .. } = self;
         mutations.send_next(|uid, mutation| match mutation.kind {
             MutationKind::LabelCompleted | MutationKind::LabelCounted => false,
@@ -328,7 +334,8 @@ impl Errands {
             | MutationKind::Delete
             | MutationKind::ForceDelete
             | MutationKind::LeaveQueue => {
-                logs.get(uid).is_some() || outputs.get(uid).is_some() || untold.contains(uid)
+                let is_read = logs.get(uid).is_some() || outputs.get(uid).is_some();
+                waits_for_reads && is_read || untold.contains(uid)
             }
         })
     }

@@ -9,27 +9,25 @@ use crate::model::action::Action;
 use crate::model::ids::Uid;
 use crate::model::input::Watermark;
 use crate::model::pod::Pod;
-use crate::model::refusal::{Refusal, RefusalClass};
+use crate::model::refusal::Refusal;
 use crate::model::stop::{StopOrder, StopResult};
 use posse_base::time::Millis;
 
 const LIST_DELAY_INITIAL_MS: u64 = 100;
 const LIST_DELAY_MAX_MS: u64 = 2_000;
-/// How long the delete of all executors waits for labels to be written and logs to be read.
+/// How long the deletes wait for labels to be written and logs to be read.
 const PATCH_AND_LOG_MS: u64 = 2_000;
 /// The time beyond the executors' grace period in which the cluster must report that they are gone.
 const GONE_MARGIN_MS: u64 = 5_000;
-/// In a hurry, how long the answer to the last delete is awaited.
+/// In a hurry, how long the answers to the deletes are awaited.
 const HURRY_MS: u64 = 5_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum StopStep {
-    /// The answer to the delete of all executors.
-    DeleteAll,
     /// The answer to a LIST.
     List,
-    /// The time for the next delete of all executors.
-    DeleteAllAt(Millis),
+    /// The time to delete the executors.
+    DeletesAt(Millis),
     /// The time for the next LIST.
     ListAt(Millis),
 }
@@ -43,20 +41,18 @@ pub struct Stop {
     look_until: Option<Millis>,
     grace_s: u32,
     deadline: Millis,
-    /// In a hurry: the stop ends then, or when a delete of all executors is answered.
+    /// In a hurry: the stop ends then, or when the deletes are answered.
     hurry_until: Option<Millis>,
     /// Pods with a grace period that is longer than the stop's own, and until when the cluster must
     /// report that they are gone.
     long_graces: BTreeSet<(Millis, Uid)>,
-    /// Until then failed pods are labelled and logs are read, before all executors are deleted.
+    /// Until then failed pods are labelled and logs are read, before the executors are deleted.
     patch_and_log_deadline: Millis,
     /// The retained pods that were told to leave their queues.
     left_queues: BTreeSet<Uid>,
     n_lists: u32,
-    /// A LIST was answered since late pods were last looked for.
-    is_list_new: bool,
-    /// Failed deletes of all executors.
-    n_delete_failures: u32,
+    /// The executors that are known now are to be deleted.
+    deletes: bool,
     /// Pods that were left at the last turn.
     n_left: usize,
     /// When the LIST in flight was sent.
@@ -69,13 +65,13 @@ pub struct Stop {
 }
 
 impl Stop {
-    /// `timeout_ms`: the grace period of the executors. `looks`: a LIST comes before the delete of all. `n_left`: how many
-    /// pods there are.
+    /// `timeout_ms`: the grace period of the executors. `looks`: a LIST comes before the deletes. `n_left`: how many pods
+    /// there are.
     pub fn new(order: StopOrder, timeout_ms: u64, looks: bool, n_left: usize, now: Millis) -> Self {
         let most_ms = timeout_ms.saturating_add(GONE_MARGIN_MS);
         Self {
             order,
-            step: if looks { StopStep::ListAt(now) } else { StopStep::DeleteAllAt(now) },
+            step: if looks { StopStep::ListAt(now) } else { StopStep::DeletesAt(now) },
             look_until: looks.then(|| now.after(most_ms / 2)),
             grace_s: u32::try_from(timeout_ms.div_ceil(1_000)).unwrap_or(u32::MAX),
             deadline: now.after(most_ms),
@@ -84,8 +80,7 @@ impl Stop {
             patch_and_log_deadline: now.after(PATCH_AND_LOG_MS),
             left_queues: BTreeSet::new(),
             n_lists: 0,
-            is_list_new: false,
-            n_delete_failures: 0,
+            deletes: false,
             n_left,
             list_sent_at: now,
             open_create_seen_at: now,
@@ -120,44 +115,51 @@ impl Stop {
     /// Ends soon, whatever is left.
     pub fn hurry(&mut self, now: Millis) {
         self.hurry_until = Some(now.after(HURRY_MS));
+        self.begin_deletes(now);
+        self.patch_and_log_deadline = now;
     }
 
-    /// The next request, which is in flight now. `can_delete_all`: a request that deletes by labels hits no other pods.
-    /// `is_held`: something is to be done before all executors are deleted.
+    /// The time for labels and logs is not over.
+    pub fn waits_for_reads(&self) -> bool {
+        self.look_until.is_some() || matches!(self.step, StopStep::DeletesAt(_))
+    }
+
+    /// In a hurry, and the executors were deleted.
+    pub fn awaits_answers_only(&self) -> bool {
+        self.hurry_until.is_some() && !self.waits_for_reads()
+    }
+
+    /// The next request, which is in flight now. `is_held`: something is to be done before the executors are deleted.
     pub fn next_request(
         &mut self,
         watermark: Watermark,
-        can_delete_all: bool,
         is_held: impl FnOnce() -> bool,
         now: Millis,
     ) -> Option<Action> {
         match self.step {
-            // Failed pods are labelled first, because the label excludes them from the delete; and
-            // the last logs are read, if the server returns them in time.
-            StopStep::DeleteAllAt(at)
+            // Failed pods are labelled first, so that the next process does not count them again; and the last logs are
+            // read, if the server returns them in time.
+            StopStep::DeletesAt(at)
                 if at <= now && now < self.patch_and_log_deadline && is_held() =>
             {
-                self.step = StopStep::DeleteAllAt(now.after(LIST_DELAY_INITIAL_MS));
+                self.step = StopStep::DeletesAt(now.after(LIST_DELAY_INITIAL_MS));
                 None
             }
-            StopStep::DeleteAllAt(at) if at <= now && can_delete_all => {
-                self.step = StopStep::DeleteAll;
-                let keep_counted = self.order.keep_failed;
-                Some(Action::DeleteAll { grace_s: self.grace_s, keep_counted })
+            StopStep::DeletesAt(at) if at <= now => {
+                (self.step, self.deletes) =
+                    (StopStep::ListAt(now.after(LIST_DELAY_INITIAL_MS)), true);
+                None
             }
-            StopStep::DeleteAllAt(at) | StopStep::ListAt(at) if at <= now => {
+            StopStep::ListAt(at) if at <= now => {
                 (self.step, self.list_sent_at) = (StopStep::List, now);
                 Some(Action::List { watermark })
             }
-            StopStep::DeleteAll
-            | StopStep::DeleteAllAt(_)
-            | StopStep::List
-            | StopStep::ListAt(_) => None,
+            StopStep::DeletesAt(_) | StopStep::List | StopStep::ListAt(_) => None,
         }
     }
 
     fn begin_deletes(&mut self, at: Millis) {
-        (self.step, self.look_until) = (StopStep::DeleteAllAt(at), None);
+        (self.step, self.look_until) = (StopStep::DeletesAt(at), None);
         self.patch_and_log_deadline = at.after(PATCH_AND_LOG_MS);
     }
 
@@ -168,33 +170,14 @@ impl Stop {
         }
     }
 
-    pub fn on_deleted_all(&mut self, answer: Result<(), Refusal>, now: Millis) {
-        let delay_ms = answer.as_ref().map_or_else(Refusal::retry_delay_ms, |()| 0);
-        let retry_ms = self.within(delay_ms.max(LIST_DELAY_MAX_MS / 2), now);
-        self.hurry_until = self.hurry_until.map(|_| now);
-        self.n_delete_failures += u32::from(answer.is_err());
-        self.step = match answer {
-            Ok(()) => StopStep::ListAt(now.after(LIST_DELAY_INITIAL_MS)),
-            // Without permission for deletecollection each pod is deleted on its own.
-            // A webhook that denies one pod fails the whole request, and so may a broken server: each
-            // pod gets its own delete then, and one refusal does not stop the others.
-            Err(refusal)
-                if refusal.class == RefusalClass::Forbidden || self.n_delete_failures > 1 =>
-            {
-                StopStep::ListAt(now)
-            }
-            Err(_) => StopStep::DeleteAllAt(now.after(retry_ms)),
-        };
-    }
-
     /// A LIST of the stop was answered. `is_applied`: it was valid (no resourceVersion rollback). When it was sent, if it
     /// was.
     pub fn on_listed(&mut self, is_applied: bool, now: Millis) -> Option<Millis> {
         let listed_at = Some(self.list_sent_at).filter(|_| is_applied);
         self.listed_at = listed_at.or(self.listed_at);
-        // A pod in the first look is not late: the delete of all comes next.
-        self.is_list_new = self.look_until.is_none();
-        if is_applied && !self.is_list_new {
+        // After the first look others may be held back: the deletes come next.
+        self.deletes = self.look_until.is_none();
+        if is_applied && !self.deletes {
             self.begin_deletes(now);
             return listed_at;
         }
@@ -209,9 +192,9 @@ impl Stop {
         self.list_at(now.after(ms));
     }
 
-    /// A LIST was answered since this was last asked.
-    pub fn take_new_list(&mut self) -> bool {
-        std::mem::take(&mut self.is_list_new)
+    /// The executors that are known now are to be deleted. True once, at the time for it and after each LIST.
+    pub fn take_deletes(&mut self) -> bool {
+        std::mem::take(&mut self.deletes)
     }
 
     /// True if a LIST was answered that was sent after the last open create. `has_open`: one is open now.
@@ -289,8 +272,8 @@ impl Stop {
     /// When the next request may be sent, if that is known.
     pub fn due(&self) -> Option<Millis> {
         match self.step {
-            StopStep::DeleteAllAt(at) | StopStep::ListAt(at) => Some(at),
-            StopStep::DeleteAll | StopStep::List => None,
+            StopStep::DeletesAt(at) | StopStep::ListAt(at) => Some(at),
+            StopStep::List => None,
         }
     }
 

@@ -76,7 +76,6 @@ fn unschedulable() -> Option<Box<StartProblem>> {
 fn a_turn_of_a_stop_visits_what_changed() {
     let mut run = running();
     run.stop(StopOrder { keep_failed: true, ..STOP });
-    run.tell(Input::DeletedAll { answer: Ok(()) });
     let ids: Vec<u64> = (1..=u64::from(EXECUTORS)).collect();
     run.watch(&ids, |pod| pod.deleting = true);
     run.version += 1;

@@ -28,11 +28,10 @@ fn running(policy: Policy, group: &GroupSpec) -> Run {
     run
 }
 
-/// What the stop asks for next: "list", "delete all", or the pod that it deletes.
+/// What the stop asks for next: "list", or the pod that it deletes.
 fn asked(run: &mut Run) -> Vec<String> {
     let all = run.take().into_iter().map(|action| match action {
         Action::List { .. } => "list".to_owned(),
-        Action::DeleteAll { .. } => "delete all".to_owned(),
         Action::Delete { uid, .. } => uid.to_string(),
         other => panic!("{other:?}"),
     });
@@ -57,8 +56,8 @@ fn a_stop_counts_what_has_ended_unseen_before_it_deletes() {
         run.stop(STOP);
         assert_eq!(asked(&mut run), ["list"], "{group:?}");
         listed(&mut run);
-        run.wait(200);
-        assert_eq!(asked(&mut run), ["delete all"], "{group:?}");
+        run.wait(100);
+        assert_eq!(asked(&mut run), ["u1"], "{group:?}");
         run.write_last();
         let mut run = restart(run, group.clone(), false);
         assert_eq!(creates(&mut run), [], "{group:?}");
@@ -68,11 +67,9 @@ fn a_stop_counts_what_has_ended_unseen_before_it_deletes() {
 #[test]
 fn a_stop_looks_only_if_another_process_goes_on() {
     let over = StopOrder { is_over: true, ..STOP };
-    for (policy, order, want) in [
-        (recorded(), STOP, "list"),
-        (recorded(), over, "delete all"),
-        (policy(), STOP, "delete all"),
-    ] {
+    for (policy, order, want) in
+        [(recorded(), STOP, "list"), (recorded(), over, "u1"), (policy(), STOP, "u1")]
+    {
         let mut run = running(policy, &work());
         run.stop(order);
         assert_eq!(asked(&mut run), [want], "{order:?}");
@@ -92,7 +89,7 @@ fn a_stop_that_cannot_look_deletes_all_the_same() {
                 n_lists += 1;
                 run.tell(Input::ListRefused { refusal: refused() });
             }
-            Some("delete all") => break run.now,
+            Some("u1") => break run.now,
             other => assert_eq!(other, None),
         }
         run.wait(100);
@@ -103,7 +100,6 @@ fn a_stop_that_cannot_look_deletes_all_the_same() {
         for what in asked(&mut run) {
             run.tell(match what.as_str() {
                 "list" => Input::ListRefused { refusal: refused() },
-                "delete all" => Input::DeletedAll { answer: Err(refused()) },
                 _ => Input::Deleted { uid: run.pods[0].uid.clone(), answer: Err(refused()) },
             });
         }
@@ -157,7 +153,7 @@ fn a_stop_leaves_the_pods_whose_end_the_record_lacks() {
 fn a_run_that_is_over_leaves_no_pods_for_its_record() {
     let mut run = unrecorded(0);
     run.stop(StopOrder { is_over: true, ..STOP });
-    assert_eq!(asked(&mut run), ["delete all"]);
+    assert_eq!(asked(&mut run), ["u1", "u2"]);
 }
 
 /// A second signal, too.
@@ -166,5 +162,5 @@ fn a_hurried_stop_leaves_the_pods_whose_end_the_record_lacks() {
     let mut run = unrecorded(0);
     run.core.hurry_stop(false, Millis(run.now));
     run.turn();
-    assert_eq!(asked(&mut run), ["list"]);
+    assert_eq!(asked(&mut run), ["u2"]);
 }

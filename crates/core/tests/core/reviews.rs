@@ -6,7 +6,8 @@ use posse_base::time::Millis;
 use posse_core::model::action::{Action, RunVerdict};
 use posse_core::model::command::Command;
 use posse_core::model::event::{Budget, LossReason};
-use posse_core::model::input::{Input, List, ListSource};
+use posse_core::model::ids::Uid;
+use posse_core::model::input::Input;
 use posse_core::model::pod::{End, Phase, Pod};
 use posse_core::model::refusal::{Refusal, RefusalClass};
 use posse_core::model::settings::{Decommission, GroupSpec};
@@ -66,29 +67,11 @@ fn a_retry_after_of_a_day_is_not_obeyed() {
 fn a_retry_after_in_a_stop_leaves_time_for_the_retry() {
     let mut run = Run::with_running(policy(), vec![spec("g", 1)]);
     run.stop(STOP);
-    assert!(matches!(run.take()[..], [Action::DeleteAll { .. }]));
+    assert_eq!(run.ends(), ["u1"]);
     let later = Refusal { retry_after_ms: Some(30_000), ..refusal(RefusalClass::Throttled, 429) };
-    run.tell(Input::DeletedAll { answer: Err(later) });
+    run.tell(Input::Deleted { uid: Uid::new("u1"), answer: Err(later) });
     run.wait(12_000);
-    assert!(matches!(run.take()[..], [Action::DeleteAll { .. }, ..]), "before the deadline");
-}
-
-#[test]
-fn after_two_failures_of_the_collection_each_pod_is_deleted_on_its_own() {
-    let mut run = Run::with_running(policy(), vec![spec("g", 2)]);
-    run.stop(STOP);
-    for _ in 0..2 {
-        assert!(matches!(run.take()[..], [Action::DeleteAll { .. }]));
-        let answer = Err(refusal(RefusalClass::OutcomeUnknown, 500));
-        run.tell(Input::DeletedAll { answer });
-        run.wait(1_500);
-    }
-    assert!(matches!(run.take()[..], [Action::List { .. }]), "the pods that are left");
-    let (watermark, version) = (run.core.watermark(), run.core.watermark().position);
-    let pods = run.pods.clone();
-    run.tell(Input::List(List::whole(ListSource::Stop, pods, version, watermark)));
-    let deleted = run.ends();
-    assert_eq!(deleted.len(), 2, "{deleted:?}");
+    assert_eq!(run.deletes(), ["u1"], "before the deadline");
 }
 
 #[test]
@@ -102,7 +85,7 @@ fn a_stop_without_the_lease_waits_for_it_and_names_the_pods_at_its_deadline() {
         assert_eq!(run.core.stop_result(), None);
         if comes_back {
             run.tell(Input::Lease { held: true, high_water: None });
-            assert!(matches!(run.take()[..], [Action::DeleteAll { .. }]));
+            assert_eq!(run.ends(), ["u1"]);
         } else {
             run.wait(120_000);
             let result = run.core.stop_result().unwrap();
@@ -116,7 +99,6 @@ fn a_pod_that_is_terminating_at_the_deadline_is_not_left_over() {
     let mut run = Run::with_running(policy(), vec![spec("g", 2)]);
     run.stop(STOP);
     run.take();
-    run.tell(Input::DeletedAll { answer: Ok(()) });
     run.watch(&[1], |pod| pod.deleting = true);
     run.wait(120_000);
     let result = run.core.stop_result().unwrap();

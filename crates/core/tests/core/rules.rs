@@ -471,8 +471,10 @@ fn nothing_is_written_without_the_lease() {
 fn a_stop_deletes_and_lists_until_no_pod_is_left() {
     let mut run = Run::with_running(policy(), vec![spec("g", 2)]);
     run.stop(STOP);
-    assert_eq!(run.take(), [Action::DeleteAll { grace_s: 10, keep_counted: false }]);
-    run.tell(Input::DeletedAll { answer: Ok(()) });
+    for action in run.take() {
+        let Action::Delete { uid, grace_s: Some(10), .. } = action else { panic!("{action:?}") };
+        run.tell(Input::Deleted { uid, answer: Ok(None) });
+    }
     run.wait(100);
     let watermark = match run.take().as_slice() {
         [Action::List { watermark }] => *watermark,
@@ -511,7 +513,6 @@ fn a_create_of_unknown_outcome_is_open_for_a_minute_after_it_was_sent() {
         run.turn();
         for action in run.take() {
             match action {
-                Action::DeleteAll { .. } => run.tell(Input::DeletedAll { answer: Ok(()) }),
                 Action::List { watermark } => {
                     let version = Some(Version(run.version));
                     let list = List::whole(ListSource::Stop, vec![], version, watermark);
@@ -540,7 +541,6 @@ fn a_create_of_unknown_outcome_is_named_if_no_later_list_is_answered() {
             for action in run.take() {
                 let answer = || refusal(RefusalClass::OutcomeUnknown, 0);
                 match action {
-                    Action::DeleteAll { .. } => run.tell(Input::DeletedAll { answer: Ok(()) }),
                     Action::List { .. } if run.now >= silent_from_ms => {
                         run.tell(Input::ListRefused { refusal: answer() });
                     }
@@ -579,6 +579,7 @@ fn a_stop_without_executors_sends_no_request_after_the_first_list() {
             run.list();
         }
         run.stop(STOP);
+        run.wait(100);
         assert_eq!(run.core.stop_result().is_some(), had_list);
         assert_eq!(run.take().is_empty(), had_list);
     }
@@ -586,14 +587,13 @@ fn a_stop_without_executors_sends_no_request_after_the_first_list() {
 
 #[test]
 fn retained_pods_are_labelled_before_the_others_are_deleted() {
-    let mut run = Run::with_running(policy(), vec![spec("g", 1)]);
+    let mut run = Run::with_running(policy(), vec![spec("g", 2)]);
     run.failed(&[1]);
     run.stop(StopOrder { keep_failed: true, ..STOP });
-    let is_delete = |action: &Action| matches!(action, Action::DeleteAll { .. });
-    assert!(!run.take().iter().any(is_delete));
+    assert_eq!(run.deletes(), [""; 0]);
     run.tell(Input::Patched { uid: Uid::new("u1"), answer: Ok(()) });
     run.wait(100);
-    assert!(run.take().iter().any(is_delete));
+    assert_eq!(run.deletes(), ["u2"]);
     assert_eq!(run.core.remaining().retained, [format!("{PREFIX}1")]);
 }
 

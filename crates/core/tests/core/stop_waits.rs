@@ -6,6 +6,7 @@ use posse_base::time::Millis;
 use posse_core::model::action::Action;
 use posse_core::model::command::AfterKill;
 use posse_core::model::event::{Event, RunEvent};
+use posse_core::model::ids::Uid;
 use posse_core::model::input::{Input, List, ListSource};
 use posse_core::model::pod::Rare;
 use posse_core::model::refusal::RefusalClass;
@@ -14,8 +15,8 @@ use posse_core::model::stop::HeldPod;
 fn stopped_after(run: &mut Run) -> u64 {
     let began = run.now;
     for action in run.take() {
-        if matches!(action, Action::DeleteAll { .. }) {
-            run.tell(Input::DeletedAll { answer: Ok(()) });
+        if let Action::Delete { uid, .. } = action {
+            run.tell(Input::Deleted { uid, answer: Ok(None) });
         }
     }
     while run.core.stop_result().is_none() {
@@ -64,7 +65,9 @@ fn a_stop_does_not_wait_for_pods_of_its_own_lost_node() {
         while run.core.stop_result().is_none() {
             for action in run.take() {
                 match action {
-                    Action::DeleteAll { .. } => run.tell(Input::DeletedAll { answer: Ok(()) }),
+                    Action::Delete { uid, .. } => {
+                        run.tell(Input::Deleted { uid, answer: Ok(None) });
+                    }
                     Action::List { watermark } => {
                         let version = watermark.position;
                         let pods = run.pods.clone();
@@ -116,16 +119,19 @@ fn the_wait_ends_with_the_pod() {
 }
 
 #[test]
-fn a_stop_in_a_hurry_waits_for_the_answer_to_its_delete_for_5_s() {
+fn a_stop_in_a_hurry_waits_for_the_answers_to_its_deletes_for_5_s() {
     for (is_answered, want_ms) in [(true, 0), (false, 5_000)] {
         let mut run = Run::with_running(policy(), vec![spec("g", 2)]);
+        let deleted = |uid: &str| Input::Deleted { uid: Uid::new(uid), answer: Ok(None) };
         run.stop(STOP);
-        run.tell(Input::DeletedAll { answer: Ok(()) });
-        assert_eq!(run.core.stop_result(), None, "the delete of the stop itself");
+        run.tell(deleted("u1"));
+        assert_eq!(run.core.stop_result(), None, "it is no hurry yet");
         let began = run.now;
         run.core.hurry_stop(false, Millis(began));
+        run.turn();
+        assert_eq!(run.core.stop_result(), None, "the second one is not answered");
         if is_answered {
-            run.tell(Input::DeletedAll { answer: Ok(()) });
+            run.tell(deleted("u2"));
         }
         while run.core.stop_result().is_none() && run.now < began + 60_000 {
             run.wait(1_000);
@@ -189,9 +195,6 @@ fn a_create_that_was_given_up_is_named_unless_a_list_shows_that_there_is_no_pod(
                         run.tell(Input::List(list));
                     }
                     Action::List { .. } => run.tell(Input::ListRefused { refusal: unknown() }),
-                    Action::DeleteAll { .. } => {
-                        run.tell(Input::DeletedAll { answer: Err(unknown()) });
-                    }
                     other => panic!("{other:?}"),
                 }
             }

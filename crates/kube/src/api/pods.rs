@@ -104,7 +104,7 @@ impl Pods {
     /// The server's refusal; `NotFound` if it has no metrics API.
     pub fn usage(&self) -> Result<Vec<PodUsage>, Refusal> {
         let path = object_path(METRICS_API, &self.namespace, "pods", None);
-        let path = format!("{path}?{}", self.selector(None));
+        let path = format!("{path}?{}", self.selector());
         read(&self.http, &get(path, USAGE_TIMEOUT, LIST_BYTES_MAX), Verb::List, pod_usage)
     }
 
@@ -227,7 +227,7 @@ impl Pods {
     pub fn list_each(&self, mut take: impl FnMut(Page, ListPage) -> bool) -> Result<(), Refusal> {
         match restart_expired(|| self.list_pages(&mut take)) {
             Err(refusal) if refusal.class == RefusalClass::Expired => {
-                let page = self.page(format!("{}?{}", self.path(None), self.selector(None)))?;
+                let page = self.page(format!("{}?{}", self.path(None), self.selector()))?;
                 take(page, ListPage::WHOLE);
                 Ok(())
             }
@@ -249,7 +249,7 @@ impl Pods {
         let path = format!(
             "{}?watch=1&{}&resourceVersion={}&allowWatchBookmarks=true&timeoutSeconds={timeout_s}",
             self.path(None),
-            self.selector(None),
+            self.selector(),
             percent_encode(version_text),
         );
         open_stream(&self.protobuf(), &path, STREAM_HEAD_TIMEOUT, idle, Verb::Watch)
@@ -272,19 +272,6 @@ impl Pods {
             // A 2xx answer with any other body, for example a Status, also means success.
             Ok(PodAnswer::Foreign(_)) | Err(_) => None,
         })
-    }
-
-    /// Deletes all pods, or only those that `extra_selector` matches too.
-    pub fn delete_collection(
-        &self,
-        grace_s: Option<u32>,
-        extra_selector: Option<&str>,
-    ) -> Result<(), Refusal> {
-        let body = delete_options(grace_s, None, None);
-        let path = write_path(&self.path(None));
-        let path = format!("{path}&{}", self.selector(extra_selector));
-        let request = write(Method::Delete, path, &body, LIST_BYTES_MAX);
-        call(&self.http, &request, Verb::Delete).map(drop)
     }
 
     /// Changes one pod with a strategic merge patch.
@@ -318,7 +305,7 @@ impl Pods {
     }
 
     fn list_pages(&self, take: &mut impl FnMut(Page, ListPage) -> bool) -> Result<(), Refusal> {
-        let first = format!("{}?{}&limit={PAGE_ITEMS}", self.path(None), self.selector(None));
+        let first = format!("{}?{}&limit={PAGE_ITEMS}", self.path(None), self.selector());
         let mut first_version = None;
         let mut number = 0;
         read_pages(&first, |path| {
@@ -366,9 +353,7 @@ impl Pods {
         object_path("/api/v1", &self.namespace, "pods", name)
     }
 
-    fn selector(&self, extra: Option<&str>) -> String {
-        let ours = self.selection.selector();
-        let all = extra.map_or_else(|| ours.clone(), |extra| format!("{ours},{extra}"));
-        format!("labelSelector={}", percent_encode(&all))
+    fn selector(&self) -> String {
+        format!("labelSelector={}", percent_encode(&self.selection.selector()))
     }
 }

@@ -386,7 +386,6 @@ impl Engine<'_> {
             }
             action @ (Action::Create { .. }
             | Action::Delete { .. }
-            | Action::DeleteAll { .. }
             | Action::Get { .. }
             | Action::GetNode { .. }
             | Action::GiveUpClaims { .. }

@@ -121,7 +121,6 @@ impl World {
                 Input::PodRead { id, watermark, answer: Err(refusal) }
             }
             Action::Delete { uid, .. } => Input::Deleted { uid, answer: Err(refusal) },
-            Action::DeleteAll { .. } => Input::DeletedAll { answer: Err(refusal) },
             Action::Patch { uid, .. } => Input::Patched { uid, answer: Err(refusal) },
             Action::ReadLog { uid, .. } => Input::LogRead { uid, answer: Err(refusal) },
             Action::GiveUpClaims { .. } => Input::ClaimsGivenUp { n: 0 },
@@ -190,13 +189,6 @@ impl World {
             Action::Delete { uid, name, grace_s, .. } => {
                 let answer = self.delete(&uid, &name, grace_s == Some(0));
                 Input::Deleted { uid, answer }
-            }
-            Action::DeleteAll { keep_counted, .. } => {
-                let listed = self.cluster.list().0;
-                for pod in listed.iter().filter(|pod| !(keep_counted && pod.counted.is_some())) {
-                    self.delete_pod(&pod.uid);
-                }
-                Input::DeletedAll { answer: Ok(()) }
             }
             Action::Patch { uid, name, patch } => {
                 let answer = self.patch(&uid, &name, patch);

@@ -6,7 +6,6 @@ use posse_core::model::action::Action;
 use posse_core::model::event::{ClusterEvent, DeleteCause, Event};
 use posse_core::model::ids::{GroupName, ID_MAX, Uid};
 use posse_core::model::pod::{ContainerState, Draining, Phase};
-use posse_core::reconciler::Reconciler;
 
 use super::check::{Check, CheckResult, fail};
 use super::cluster::Cluster;
@@ -193,12 +192,7 @@ impl Check {
     }
 
     /// No request touches a foreign pod.
-    pub(super) fn spares_foreign_pods(
-        &self,
-        action: &Action,
-        core: &Reconciler,
-        cluster: &Cluster,
-    ) -> CheckResult {
+    pub(super) fn spares_foreign_pods(&self, action: &Action, cluster: &Cluster) -> CheckResult {
         match action {
             Action::Delete { uid, .. }
             | Action::Patch { uid, .. }
@@ -207,10 +201,6 @@ impl Check {
                 if is_foreign(uid, cluster) =>
             {
                 fail(format!("{action:?} of somebody else's pod"))
-            }
-            Action::DeleteAll { .. } => {
-                let foreign = core.snapshot().pods().find(|pod| is_foreign(&pod.uid, cluster));
-                foreign.map_or(Ok(()), |pod| fail(format!("{action:?} deletes {}", pod.name)))
             }
             _ => Ok(()),
         }

@@ -342,7 +342,7 @@ impl Check {
         }
         check.budget_is_kept(&world.policy, world.now)?;
         for action in actions {
-            check.spares_foreign_pods(action, core, &world.cluster)?;
+            check.spares_foreign_pods(action, &world.cluster)?;
             // Reading a node changes nothing. A group that cannot start tries for ever.
             let is_excused = matches!(action, Action::GetNode { .. })
                 || world.profile.server_faults.is_about_bad_group(action, core);
