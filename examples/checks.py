@@ -264,8 +264,8 @@ class Checks:
         return beyond_loopback(self.processes())
 
     def signal(self, number, *words):
-        """Sends a signal to the running executors that have these words in their environment."""
-        for pid in self.processes(*words):
+        """Sends a signal to the running executors that have these words in their environment. Waits until there is one."""
+        for pid in self.until(f"a process of {' '.join(words)}", lambda: self.processes(*words)):
             with contextlib.suppress(ProcessLookupError):  # it has just ended
                 os.kill(pid, number)
 
