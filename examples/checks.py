@@ -263,9 +263,13 @@ class Checks:
         """The executors and the drivers of this run that listen where other machines reach them: program, address."""
         return beyond_loopback(self.processes())
 
+    def process(self, number):
+        """A process of this executor, once there is one: others may work before its container has begun."""
+        return self.until(f"executor {number}", lambda: self.processes(f"POSSE_EXECUTOR_ID={number}"))[0]
+
     def signal(self, number, *words):
-        """Sends a signal to the running executors that have these words in their environment. Waits until there is one."""
-        for pid in self.until(f"a process of {' '.join(words)}", lambda: self.processes(*words)):
+        """Sends a signal to the running executors that have these words in their environment."""
+        for pid in self.processes(*words):
             with contextlib.suppress(ProcessLookupError):  # it has just ended
                 os.kill(pid, number)
 

@@ -53,14 +53,9 @@ class Bomb:
         return Path.touch, (self.path,)
 
 
-def worker(checks, number):
-    """The process of this executor. Others may work before it has begun."""
-    return checks.until(f"worker {number}", lambda: checks.processes(f"POSSE_EXECUTOR_ID={number}"))[0]
-
-
 def knock(checks):
     """Who does not know the key gets nothing, and nothing that they send is unpickled."""
-    environment = Path(f"/proc/{worker(checks, 1)}/cmdline").read_text().split("\0")
+    environment = Path(f"/proc/{checks.process(1)}/cmdline").read_text().split("\0")
     host, port = environment[-2].rsplit(":", 1)
     touched = checks.folder / "touched"
     for bomb in (pickle.dumps(Bomb(touched)), json.dumps({"executor": 99, "python": sys.version_info[:2]}).encode()):
@@ -107,11 +102,11 @@ def with_losses():
         log = checks.folder / "log"
         ended = lambda: log.exists() and log.read_text().count("end ")
         checks.until("thirty calls", lambda: ended() >= 30)
-        os.kill(worker(checks, 1), signal.SIGKILL)
+        os.kill(checks.process(1), signal.SIGKILL)
         checks.until("its loss", lambda: checks.events("executor_lost"))
         first.kill()
         first.wait()
-        os.kill(worker(checks, 2), signal.SIGKILL)
+        os.kill(checks.process(2), signal.SIGKILL)
         n_before = ended()
         checks.until("calls without posse", lambda: ended() > n_before + 10)
         second = checks.start_posse("posse-again", "-f", configuration, cluster=cluster)

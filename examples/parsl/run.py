@@ -31,6 +31,7 @@ def main():
         checks.until("twenty apps", lambda: ends() >= 20)
         if not NODES:
             checks.same("ports that other machines reach", checks.beyond_loopback(), [])
+        checks.process(1)
         checks.signal(signal.SIGKILL, "POSSE_EXECUTOR_ID=1")
         checks.until("its loss", lambda: checks.events("executor_lost"))
         first.kill()
