@@ -115,6 +115,12 @@ def driver_host():
     return subprocess.check_output(words, env={**os.environ, "KUBECONFIG": NODES}, text=True) if NODES else "127.0.0.1"
 
 
+def listens(path):
+    """Whether somebody listens at this unix socket: its file is there a moment before."""
+    with socket.socket(socket.AF_UNIX) as stream:
+        return stream.connect_ex(str(path)) == 0
+
+
 def delete_pod(kubeconfig, name):
     """Like `kubectl delete pod --grace-period=0`."""
     host, authority, token = (

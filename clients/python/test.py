@@ -28,7 +28,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parents[1] / "examples")]
 os.environ["PYTHONPATH"] = str(HERE)
 
-from checks import LOOPBACK, beyond_loopback, posse_binary  # noqa: E402
+from checks import LOOPBACK, beyond_loopback, listens, posse_binary  # noqa: E402
 
 os.environ["POSSE_EXE"] = os.environ["POSSE"] = posse_binary()
 os.environ.pop("POSSE_CONTROL", None)
@@ -305,7 +305,7 @@ class Runs(unittest.TestCase):
                 until("a cluster", Path(kubeconfig).exists)
                 started.append(subprocess.Popen(command, **quiet))
                 client = posse.Client(control)
-                until("posse", lambda: Path(folder, "control").exists())
+                until("posse", lambda: listens(f"{folder}/control"))
                 client.wait_running(3)
                 losses = client.losses()
                 self.assertEqual(losses.take([1, 2, 3]), [])

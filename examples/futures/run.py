@@ -16,7 +16,7 @@ from collections import Counter, defaultdict
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[1]))
-from checks import NODES, ROOT, Checks, driver_host, free_port, pod_on_nodes, posse_binary
+from checks import NODES, ROOT, Checks, driver_host, free_port, listens, pod_on_nodes, posse_binary
 
 sys.path.append(str(ROOT / "clients/python"))
 import posse
@@ -96,7 +96,7 @@ def with_losses():
             checks, (command, ""), ("port: auto", f"port: {port}\n  host: {host}"), ("head -c 32 /dev/urandom | base64", f"cat {key} "))
         cluster = checks.start_cluster()
         first = checks.start_posse("posse", "-f", configuration, cluster=cluster)
-        checks.until("posse", Path(control[len("unix:"):]).exists)
+        checks.until("posse", lambda: listens(checks.folder / "control"))
         driver = checks.start("driver", sys.executable, DRIVER, POSSE_DRIVER_HOST=host, POSSE_DRIVER_PORT=str(port),
                               POSSE_CONTROL=control, PYTHONPATH=PATH, FUTURES_KEY_FILE=str(key))
         log = checks.folder / "log"

@@ -11,7 +11,7 @@ from collections import Counter
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[1]))
-from checks import NODES, Checks, driver_host
+from checks import NODES, Checks, driver_host, listens
 
 APPS = 199
 
@@ -22,7 +22,7 @@ def main():
     with Checks("parsl") as checks:
         log, cluster, control = checks.folder / "log", checks.start_cluster(), checks.folder / "control"
         first = checks.start_queue("posse", cluster)
-        checks.until("posse", control.exists)
+        checks.until("posse", lambda: listens(control))
         flow = checks.start(
             "flow", sys.executable, "examples/parsl/flow.py", POSSE_CONTROL=f"unix:{control}", PYTHONPATH="clients/python",
             POSSE_DRIVER_HOST=driver_host(), LOG=str(log), RUN_DIR=str(checks.folder / "parsl"),

@@ -15,7 +15,7 @@ from collections import defaultdict
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[1]))
-from checks import ROOT, Checks, posse_binary
+from checks import ROOT, Checks, listens, posse_binary
 
 KILLED, SECONDS_MAX = "3", 600
 
@@ -48,7 +48,7 @@ def main():
         log, go = write_snakefile(checks)
         cluster, control = checks.start_cluster(), checks.folder / "control"
         first = checks.start_queue("posse", cluster)
-        checks.until("posse", control.exists)
+        checks.until("posse", lambda: listens(control))
         start_flow = lambda name: checks.start(
             # Without --rerun-incomplete a Snakemake that follows a killed one refuses to begin if a step ended in between.
             name, sys.executable, "-m", "snakemake", "--nolock", "--rerun-incomplete", "--executor", executor, *words, "--jobs", "200",
