@@ -42,8 +42,7 @@ const LOG_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long a mark or a delete waits until the file of events has what led to it. After a kill in between
 /// the next run reports it again. A pipe that nobody reads must not hold up a run.
 const EVENT_WAIT: Duration = Duration::from_secs(2);
-/// Requests in flight besides single deletes and patches: at shutdown one LIST and one delete of all
-/// executors, and GETs.
+/// Requests in flight besides deletes and patches: at shutdown a LIST, another one after a second signal, and GETs.
 const OTHER_REQUESTS_MAX: usize = 2
     + CLAIMS_IN_FLIGHT_MAX
     + NODE_READS_IN_FLIGHT_MAX

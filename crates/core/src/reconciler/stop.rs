@@ -273,6 +273,7 @@ impl Reconciler {
         let live: Vec<Uid> = live.map(|pod| pod.uid.clone()).collect();
         for uid in &live {
             self.request(uid, MutationKind::Delete);
+            // A read may have held an earlier request.
             self.errands.mutations.wake(uid);
         }
     }
