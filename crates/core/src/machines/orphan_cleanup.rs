@@ -458,7 +458,9 @@ mod tests {
         // A create that was in flight when the driver ended has taken effect by now.
         assert!(matches!(cleanup.next(until), CleanupStep::Wait { .. }));
         let then = until.after(LATE_CREATE_MS);
-        assert_eq!(round(&mut cleanup, then, &pods[1..], gone, accept), ["a-old-exec-2"]);
-        assert_eq!(cleanup.next(then), CleanupStep::Done);
+        assert_eq!(round(&mut cleanup, then, &pods[1..], gone, late), ["a-old-exec-2"]);
+        let CleanupStep::Wait { until } = cleanup.next(then) else { panic!("not tried again") };
+        assert_eq!(round(&mut cleanup, until, &pods[1..], gone, accept), ["a-old-exec-2"]);
+        assert_eq!(cleanup.next(until), CleanupStep::Done);
     }
 }

@@ -164,3 +164,19 @@ fn a_hurried_stop_leaves_the_pods_whose_end_the_record_lacks() {
     run.turn();
     assert_eq!(asked(&mut run), ["u2"]);
 }
+
+/// Also what the stop itself sees end.
+#[test]
+fn what_ends_in_a_stop_stays_until_the_record_has_it() {
+    let mut run = running(recorded(), &work());
+    run.is_record_broken = true;
+    run.stop(STOP);
+    assert_eq!(asked(&mut run), ["list"]);
+    run.watch(&[1], end_with(0));
+    listed(&mut run);
+    run.wait(100);
+    assert_eq!(asked(&mut run), [""; 0]);
+    run.is_record_broken = false;
+    run.wait(4_000);
+    assert_eq!(asked(&mut run), ["u1", "list"]);
+}

@@ -10,7 +10,7 @@ use posse_core::model::ids::Uid;
 use posse_core::model::input::Input;
 use posse_core::model::pod::{End, Phase, Pod};
 use posse_core::model::refusal::{Refusal, RefusalClass};
-use posse_core::model::settings::{Decommission, GroupSpec};
+use posse_core::model::settings::{Decommission, GroupSpec, Policy};
 
 fn is_create(action: &Action) -> bool {
     matches!(action, Action::Create { .. })
@@ -92,6 +92,20 @@ fn a_stop_without_the_lease_waits_for_it_and_names_the_pods_at_its_deadline() {
             assert_eq!(result.remaining.len(), 1, "{result:?}");
         }
     }
+}
+
+/// Another process may hold the instance.
+#[test]
+fn nothing_is_deleted_without_the_lease() {
+    let policy = Policy { keep_failed: 0, ..policy() };
+    let mut run = Run::with_running(policy, vec![spec("g", 2)]);
+    run.tell(Input::Lease { held: false, high_water: None });
+    run.watch(&[1], |pod| pod.phase = Phase::Failed);
+    run.target("g", 0);
+    run.wait(3_000);
+    assert_eq!(run.take(), []);
+    run.tell(Input::Lease { held: true, high_water: None });
+    assert_eq!(run.ends(), ["u1", "u2"]);
 }
 
 #[test]
