@@ -36,6 +36,7 @@ mod core {
     mod queue_groups;
     mod readiness;
     mod record;
+    mod record_kills;
     mod recorded_groups;
     mod recorded_stops;
     mod replace_gone;

@@ -9,19 +9,20 @@ use crate::model::ids::{ExecutorId, GroupName};
 use crate::model::settings::CallFields;
 use crate::model::task::{AFTER, REFUSED, Task, TaskEnd};
 
-/// What a fact is about. The record keeps the last fact about each topic.
+/// What a fact is about. The record keeps the last fact about each topic. They are written in this order, and a kill may come
+/// between two of them: a task without its progress is one that has not begun.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Topic {
     /// The executors of a group that calls have ended.
     Dismissed(GroupName),
     /// What calls have said about a group.
     Group(GroupName),
-    /// How far a task has come.
+    /// A task, as the call gave it.
+    Task(GroupName, Arc<str>),
+    /// How far a task has come. It goes after its task.
     Progress(GroupName, Arc<str>),
     /// A group's target, and without `completions` the work that has lowered it.
     Target(GroupName),
-    /// A task, as the call gave it.
-    Task(GroupName, Arc<str>),
     /// Which of a block of `WORK_BLOCK` indexes of a group with `completions` have ended: each end writes its whole line.
     Work(GroupName, u32),
 }

@@ -188,6 +188,10 @@ impl Reconciler {
         let topic = match &executor.task {
             Some(run) => Topic::Progress(name, Arc::clone(&run.task.key)),
             None if self.executors.home(executor).spec.completions.is_some() => {
+                // It may be the one that tells of the others.
+                if !self.executors.home(executor).folded.is_empty() {
+                    return !self.unrecorded.has_work(&name);
+                }
                 // Without an index another one has it, or it has ended before.
                 let Some(index) = executor.slot else { return true };
                 Topic::work(&name, index)
@@ -215,15 +219,17 @@ impl Reconciler {
     /// Ends the run after the work of all groups has ended, or when it has had nothing to do for `idle_end_ms`, from its
     /// first LIST on.
     pub(super) fn judge_end(&mut self, now: Millis) {
-        let groups = self.executors.groups();
+        // What an earlier process has left is not waited for.
+        let is_awaited = |group: &&Group| !group.is_idle_remnant() || !group.members.is_empty();
+        let groups: Vec<&Group> = self.executors.groups().values().filter(is_awaited).collect();
         // Nothing else ends the run, and all pods are known.
         let may_have_ended =
             !self.gates.are_creates_stopped() && self.had_first_list() && self.snapshot.is_synced();
         let has_ended = self.policy.ends_with_work
             && may_have_ended
             && !groups.is_empty()
-            && groups.values().all(Group::is_finished);
-        let has_nothing = |group: &Group| {
+            && groups.iter().all(|group| group.is_finished());
+        let has_nothing = |group: &&Group| {
             group.tasks.n_open() == 0 && group.target() == 0 && group.counts().capacity() == 0
         };
         let idle_end_ms = self.policy.idle_end_ms;
@@ -231,7 +237,7 @@ impl Reconciler {
         let is_idle = idle_end_ms > 0
             && may_have_ended
             && !matches!(self.policy.record, RecordUse::Missing(_))
-            && groups.values().all(has_nothing);
+            && groups.iter().all(has_nothing);
         let (ended_since, idle_since) = self.end.note_rest(has_ended, is_idle, now);
         let ends = [
             ended_since.map(|since| since.after(LAST_LOGS_MS)),

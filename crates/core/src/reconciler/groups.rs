@@ -42,8 +42,9 @@ impl Reconciler {
             Ok(spec) => spec,
             Err((field, what)) => return Reply::Refused { what, field },
         };
-        let group = self.put_spec(spec, is_new_pod);
-        group.note_call(call);
+        self.put_spec(spec, is_new_pod).note_call(call);
+        self.claim_work(&name);
+        let Some(group) = self.executors.group_mut(&name) else { return Reply::UnknownGroup };
         let was_found = !std::mem::replace(&mut group.is_known, true);
         group.is_target_set |= is_target_given;
         let target = group.target();

@@ -1,7 +1,7 @@
 //! The record of the run: what it was told and its pods do not show. A change is noted where it happens. The turn
 //! sends what has changed, as it is then.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::Reconciler;
@@ -57,8 +57,10 @@ impl Reconciler {
 
     /// What a group has completed is worth nothing any more.
     pub(super) fn forget_work(&mut self, name: &GroupName) {
+        let unclaimed = self.executors.unclaimed_work.remove(name).unwrap_or_default();
+        let unclaimed = unclaimed.into_keys().map(|block| Topic::Work(name.clone(), block));
         let Some(group) = self.executors.groups().get(name) else { return };
-        let topics: Vec<Topic> = work_topics(name, &group.ended).collect();
+        let topics: Vec<Topic> = work_topics(name, &group.ended).chain(unclaimed).collect();
         topics.into_iter().for_each(|topic| self.note_fact(topic));
         self.executors.forget_work(name);
     }
@@ -116,6 +118,9 @@ impl Reconciler {
                 topics.push(Topic::Task(name.clone(), Arc::clone(key)));
                 topics.push(Topic::Progress(name.clone(), Arc::clone(key)));
             }
+        }
+        for (name, blocks) in &self.executors.unclaimed_work {
+            topics.extend(blocks.keys().map(|&block| Topic::Work(name.clone(), block)));
         }
         topics.into_iter().for_each(|topic| self.note_fact(topic));
     }
@@ -206,6 +211,10 @@ impl Reconciler {
                 Some(Knowledge::Task { order, task })
             }
             Topic::Work(name, block) => {
+                if let Some(blocks) = self.executors.unclaimed_work.get(name) {
+                    let (attempt, ended) = blocks.get(block)?.clone();
+                    return Some(Knowledge::Work { attempt, ended });
+                }
                 let group =
                     self.live_group(name).filter(|group| group.spec.completions.is_some())?;
                 let attempt = group.attempts.current();
@@ -292,19 +301,40 @@ impl Reconciler {
     fn restore_work(&mut self, name: GroupName, block: u32, attempt: u32, ended: &EndedWork) {
         let group = self.executors.groups().get(&name);
         if group.is_none_or(|group| group.spec.completions.is_none()) {
+            let blocks = self.executors.unclaimed_work.entry(name).or_default();
+            blocks.insert(block, (attempt, ended.clone()));
             return;
         }
         self.find_attempt(&name, attempt);
+        let Some(group) = self.executors.groups().get(&name) else { return };
+        let done = self.executors.own(group).filter(|(_, executor)| executor.is_done);
+        let told: BTreeSet<u32> = done.filter_map(|(_, executor)| executor.slot).collect();
         let Some(group) = self.executors.group_mut(&name) else { return };
         if attempt < group.attempts.current() {
             return self.note_fact(Topic::Work(name, block));
         }
         for (indexes, is_completed) in [(&ended.completed, true), (&ended.given_up, false)] {
             for &index in indexes {
-                if group.slots.claim(index) && group.ended.insert(index, is_completed) {
-                    group.work.on_end(is_completed);
+                if group.ended.insert(index, is_completed) {
+                    // A pod that has the slot may have been counted when it was found.
+                    let is_new = group.slots.claim(index);
+                    if is_new || !told.contains(&index) {
+                        group.work.on_end(is_completed);
+                    }
                 }
             }
+        }
+    }
+
+    /// A call has made this group again: what an earlier process has done of it is done.
+    pub(super) fn claim_work(&mut self, name: &GroupName) {
+        let group = self.executors.groups().get(name);
+        if group.is_none_or(|group| group.spec.completions.is_none()) {
+            return;
+        }
+        let Some(blocks) = self.executors.unclaimed_work.remove(name) else { return };
+        for (block, (attempt, ended)) in blocks {
+            self.restore_work(name.clone(), block, attempt, &ended);
         }
     }
 
@@ -331,6 +361,17 @@ impl Reconciler {
             group.tasks.restore_ended((order, &task), end.clone(), (*attempts, *round));
             self.note_ended_task(&name, key);
         }
+        // A kill came between the removal of a task and that of its progress.
+        let is_there = |(name, key): &&(GroupName, Arc<str>)| {
+            self.executors.groups().get(name).is_some_and(|group| group.tasks.is_known(key))
+        };
+        let is_open: BTreeSet<_> = open.iter().map(|(name, key, ..)| (name, key)).collect();
+        let left: Vec<_> = progress
+            .keys()
+            .filter(|of| !is_there(of) && !is_open.contains(&(&of.0, &of.1)))
+            .cloned()
+            .collect();
+        left.iter().for_each(|(name, key)| self.note_progress(name, key));
         for (name, key, order, task) in open {
             let Some(group) = self.executors.group_mut(&name) else { continue };
             group.tasks.resume_order(order);

@@ -8,7 +8,7 @@
 use std::collections::BTreeSet;
 
 use super::Reconciler;
-use crate::model::fact::EndedWork;
+use crate::model::fact::{EndedWork, Topic};
 use crate::model::ids::{ExecutorId, GroupName, Uid};
 use crate::model::pod::{Pod, StartProblemKind};
 use crate::model::status::State;
@@ -111,7 +111,7 @@ impl Reconciler {
         let mut n_going = ended.count();
         for (name, n_missing, holders) in lacking {
             let n_wanted = (n_missing as usize).saturating_sub(n_going);
-            let may_go = |id: &ExecutorId| !self.is_of_attempt(*id);
+            let may_go = |id: &ExecutorId| !self.is_of_attempt(*id) && self.is_end_recorded(*id);
             let holding = self.holding(&name, holders).filter(may_go);
             let ids: Vec<ExecutorId> = holding.take(n_wanted).collect();
             for id in ids {
@@ -335,14 +335,17 @@ impl Reconciler {
             let told: Vec<Folded> = told.filter_map(|text| text.parse().ok()).collect();
             let Some(group) = self.executors.group_mut(&name) else { continue };
             let before = group.target();
+            let mut topics = BTreeSet::new();
             for (index, is_completed) in told.iter().flat_map(|folded| folded.below(completions)) {
                 // An index that has a record of its own has taken its slot.
-                if group.slots.claim(index) {
+                if group.slots.claim(index) && group.ended.insert(index, is_completed) {
                     group.folded.insert(index, is_completed);
                     group.work.on_end(is_completed);
+                    topics.insert(Topic::work(&name, index));
                 }
             }
             let target = group.target();
+            topics.into_iter().for_each(|topic| self.note_end(topic));
             if target != before {
                 self.on_target_changed(name, target, now);
             }

@@ -52,6 +52,8 @@ pub struct Executors {
     pub(crate) deleted: BTreeMap<GroupName, u32>,
     /// The ids of executors that calls have ended, as long as pods of theirs may be there.
     pub(crate) dismissed: BTreeMap<GroupName, Ranges>,
+    /// The ended work of groups that nobody has made since: the attempt, and which indexes, by their block.
+    pub(crate) unclaimed_work: BTreeMap<GroupName, BTreeMap<u32, (u32, EndedWork)>>,
     pub(crate) retained: RetainedPods,
     pub(crate) ended_tasks: EndedTasks,
 }

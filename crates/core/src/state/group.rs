@@ -214,10 +214,14 @@ impl Group {
             && self.counts().capacity() == 0
     }
 
-    /// True if it has no executors and is neither configured nor targeted, so it can be removed.
+    /// True if it has no executors, is neither configured nor targeted, and tells of no ended tasks, so it can be removed.
     pub fn is_over(&self) -> bool {
-        let is_wanted = self.is_known || self.is_target_set || self.tasks.n_open() > 0;
-        let is_unwanted = self.is_removed || !is_wanted;
+        let is_unwanted = self.is_removed || self.is_idle_remnant() && self.tasks.n_ended() == 0;
         is_unwanted && self.members.is_empty()
+    }
+
+    /// True if nobody has asked for it in this run, and there is nothing for it to do.
+    pub fn is_idle_remnant(&self) -> bool {
+        !self.is_known && !self.is_target_set && self.tasks.n_open() == 0
     }
 }

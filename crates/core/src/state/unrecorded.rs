@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 
 use crate::model::fact::Topic;
+use crate::model::ids::GroupName;
 use posse_base::time::Millis;
 
 /// The first wait after a write that failed. Each further failure doubles it.
@@ -62,6 +63,13 @@ impl Unrecorded {
         self.changed.contains(topic) || in_flight.is_some_and(|topics| topics.contains(topic))
     }
 
+    /// What is known about the work of this group is not in the record yet.
+    pub fn has_work(&self, group: &GroupName) -> bool {
+        let blocks = Topic::Work(group.clone(), 0)..=Topic::Work(group.clone(), u32::MAX);
+        let mut open = [&self.changed].into_iter().chain(&self.in_flight);
+        open.any(|topics| topics.range(blocks.clone()).next().is_some())
+    }
+
     /// When the next write may begin, if something waits for it.
     pub fn due(&self) -> Option<Millis> {
         let is_due = self.in_flight.is_none() && !self.changed.is_empty();
@@ -113,7 +121,6 @@ impl Unrecorded {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::ids::GroupName;
 
     fn target(name: &str) -> Topic {
         Topic::Target(GroupName::from(name))

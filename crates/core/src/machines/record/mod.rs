@@ -167,7 +167,7 @@ impl ChunkedRecord {
                 return Err(RecordFailure::NewerFormat { number, format });
             }
             let last = found.iter().map(|one| one.chunk.epoch).max().unwrap_or(0);
-            let epoch = store.unix_ms().max(last + 1);
+            let epoch = store.unix_ms().max(last.saturating_add(1));
             let mut record = Self {
                 epoch,
                 chunks: BTreeMap::new(),

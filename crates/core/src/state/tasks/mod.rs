@@ -460,7 +460,7 @@ impl Tasks {
             return other;
         }
         if !self.open.contains_key(key) {
-            // Its pod does not carry what it came after.
+            // Its pod does not carry what it came after. Of a known task it says nothing new: anybody can change it.
             let _none = self.add(Arc::clone(&run.task));
         }
         let Some(open) = self.open.get_mut(key) else { return Adopted::Known };
@@ -472,7 +472,6 @@ impl Tasks {
             return other;
         }
         self.ready.remove(open.place, &open.task);
-        open.task = Arc::clone(&run.task);
         (open.attempts, open.retries_left) = (run.attempt, run.retries_left);
         open.round = run.round;
         open.executor = Some(id);
