@@ -19,6 +19,18 @@ pub const UNPLACED: [StartProblemKind; 4] = [
     StartProblemKind::Ignored,
 ];
 
+/// How many executors the group can have, as far as one knows: what it wants, unless a quota or the nodes have room for
+/// fewer. The one that was just lost had its place.
+pub fn n_that_fit(group: &Group) -> u32 {
+    let capacity = group.counts().capacity();
+    let n_unplaced: usize = UNPLACED.iter().map(|&kind| group.problems.of(kind).len()).sum();
+    let on_nodes = match u32::try_from(n_unplaced) {
+        Ok(0) => u32::MAX,
+        n => capacity.saturating_sub(n.unwrap_or(u32::MAX)).saturating_add(1),
+    };
+    group.wanted().max(capacity).min(on_nodes).min(group.n_in_quota())
+}
+
 /// How many executors of the group may be displaced: for long enough no node was found for one
 /// of them, or its creates failed.
 pub fn movable(group: &Group, now: Millis) -> u32 {

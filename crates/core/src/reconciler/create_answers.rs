@@ -283,6 +283,9 @@ impl Reconciler {
             Holders::Claims => may_give_up,
             Holders::RunningOn => false,
         };
+        if cause == BackoffCause::Capacity {
+            group.on_quota();
+        }
         if cause == BackoffCause::Capacity && counts_ended {
             self.server.on_quota_of_ended();
             self.give_up_claims();

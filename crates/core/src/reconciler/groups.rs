@@ -252,6 +252,7 @@ fn accept_pod(group: &mut Group, is_new_pod: bool) {
         }
     }
     if is_new_pod {
+        group.starts_fail_since = None;
         group.memory_scaling = MemoryScaling::default();
     }
 }

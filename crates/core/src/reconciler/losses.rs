@@ -13,6 +13,7 @@ use crate::model::status::State;
 use crate::model::task::Shape;
 use crate::policy::loss::{Loss, MESSAGE_BYTES_MAX};
 use crate::policy::node_fault::{depends_on_place, is_node_at_fault};
+use crate::policy::unplaced::n_that_fit;
 use crate::state::budgets::NO_START_MS;
 use crate::state::create_backoff::{AT_ONCE_MS, BackoffCause, CRASH_LOOP_TRIES_MAX, ExecutorEnd};
 use crate::state::due::Timer;
@@ -78,6 +79,9 @@ impl Reconciler {
             group.n_lost += 1;
             if !is_of_task && group.spec.restarts_whole() && !group.attempts.fail(attempt) {
                 loss.budget = None;
+            }
+            if loss.budget == Some(Budget::Start) {
+                group.starts_fail_since.get_or_insert(Millis(now.0.saturating_sub(start_ms)));
             }
         }
         let Loss { reason, exit_code, budget, .. } = loss;
@@ -151,11 +155,11 @@ impl Reconciler {
         let Some(executor) = self.executors.get(id) else { return };
         let group = self.executors.home(executor);
         let is_auto = self.end.budgets.is_auto(budget);
-        let waited_ms = group.wanted_since.map_or(0, |since| now.since(since));
+        let failing_ms = group.starts_fail_since.map_or(0, |since| now.since(since));
         let throttle = group.tasks.throttles.of(executor.shape);
         let name = || group.spec.name.clone();
         let why = if is_auto && budget == Budget::Start {
-            let is_over = !group.has_run && waited_ms >= NO_START_MS;
+            let is_over = !group.has_run && failing_ms >= NO_START_MS;
             is_over.then(|| Exhaustion::NeverStarted { group: name(), ms: NO_START_MS })
         } else if is_auto && self.do_most_live(budget) {
             None
@@ -173,7 +177,7 @@ impl Reconciler {
         }
     }
 
-    /// True if most executors of the run have lived through most of the losses that the budget counts.
+    /// True if most executors that the run can have now have lived through most of the losses that the budget counts.
     fn do_most_live(&self, budget: Budget) -> bool {
         let Some(since) = self.end.budgets.middle_loss(budget) else { return false };
         let lives = |(_, one): &(ExecutorId, &Executor)| {
@@ -181,9 +185,8 @@ impl Reconciler {
         };
         let n_living = self.executors.iter().filter(lives).count() as u64;
         let groups = self.executors.groups().values();
-        let n_wanted: u64 =
-            groups.map(|group| u64::from(group.wanted().max(group.counts().capacity()))).sum();
-        n_living * 2 > n_wanted
+        let n_that_fit: u64 = groups.map(|group| u64::from(n_that_fit(group))).sum();
+        n_living * 2 > n_that_fit
     }
 
     /// Updates the group's create backoff and memory scaling after a loss.

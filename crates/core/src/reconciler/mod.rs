@@ -337,6 +337,9 @@ impl Reconciler {
     }
 
     fn on_target_changed(&mut self, group: GroupName, target: u32, now: Millis) {
+        if let Some(group) = self.executors.group_mut(&group).filter(|_| target == 0) {
+            group.starts_fail_since = None;
+        }
         self.out.tell(Event::Group(group, GroupEvent::TargetChanged { target }));
         self.note_targets(now);
     }

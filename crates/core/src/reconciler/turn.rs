@@ -157,6 +157,7 @@ impl Reconciler {
             let Some(id) = self.ours.take() else {
                 let (waiting, until) = (Waiting::Run(RunWait::Ids), self.ours.request_again_at());
                 let limit = Limit { at_most: n_created, waiting, until };
+                limits.n_creates = limits.n_creates.max(n_creates);
                 limits.creates.insert(0, Held { limit, of: n_creates, is_loose: false });
                 break;
             };

@@ -7,7 +7,8 @@ use crate::model::settings::{Limit, Policy};
 use posse_base::time::Millis;
 
 const AUTO_MIN: u64 = 10;
-/// By `auto`, an application ends if executors of a group fail to start and none has run within this time.
+/// By `auto`, an application ends if executors of a group fail to start for this long and none has run. The wait for a node
+/// is no failure.
 pub const NO_START_MS: u64 = 15 * 60_000;
 /// More past targets are not stored.
 const TARGETS_MAX: usize = 10_000;

@@ -187,7 +187,6 @@ impl Executors {
         let group = self.groups.get_mut(&executor.group).expect("the group exists");
         let shape = executor.task.as_ref().map_or(Shape::TEMPLATE, |run| run.task.shape());
         executor.shape = group.tasks.throttles.claim(shape);
-        group.wanted_since.get_or_insert(executor.known_since);
         group.note_place(id, executor.shape, executor.state, pod, executor.known_since);
         executor.note_ready(pod, &mut group.n_ready);
         executor.place = executor.victim_order(id, pod, &group.spec);

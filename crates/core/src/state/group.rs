@@ -45,8 +45,9 @@ pub struct Group {
     pub(crate) is_removed: bool,
     /// What calls have said about it.
     pub(crate) calls: CallFields,
-    /// When its first executor was requested or adopted.
-    pub(crate) wanted_since: Option<Millis>,
+    /// Since when its executors do not start: the first one that failed to had its node then. None: none has failed since
+    /// the pod changed, or since somebody wanted one again.
+    pub(crate) starts_fail_since: Option<Millis>,
     /// An executor has run, so executors can start.
     pub(crate) has_run: bool,
     /// How many of its creates the server accepted, and how many pods were adopted.
@@ -92,6 +93,8 @@ pub struct Group {
     pub wait: PlanWait,
     /// Why the command that sets the target failed.
     pub(crate) scale_error: Option<String>,
+    /// How many executors it had when a quota last refused one.
+    quota_room: Option<u32>,
     /// The server's message for the refusal or failure that slows the group down.
     pub(crate) refusal: Option<String>,
 }
@@ -118,6 +121,21 @@ impl Group {
     /// The target in force; 0 for a deleted group, and never more than the work that is left.
     pub fn target(&self) -> u32 {
         if self.is_removed { 0 } else { self.spec.target.min(self.n_left()) }
+    }
+
+    /// How many executors a quota had room for when it last refused one; `u32::MAX`: it has refused none beyond those that
+    /// are there.
+    pub fn n_in_quota(&self) -> u32 {
+        self.quota_room.filter(|&room| self.n_pods() <= room).unwrap_or(u32::MAX)
+    }
+
+    fn n_pods(&self) -> u32 {
+        self.counts().of(State::Pending) + self.counts().of(State::Running)
+    }
+
+    /// A quota has refused one more.
+    pub fn on_quota(&mut self) {
+        self.quota_room = Some(self.n_pods());
     }
 
     /// How many executors must still end for `completions`; `u32::MAX` without it.

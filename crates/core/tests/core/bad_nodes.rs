@@ -7,12 +7,13 @@ use posse_core::model::event::{
 };
 use posse_core::model::pod::ContainerState::{Ended, Running, Waiting};
 use posse_core::model::pod::{End, Phase, Pod, StartProblem, StartProblemKind};
+use posse_core::model::refusal::RefusalClass;
 use posse_core::model::settings::{BadNodes, GroupSpec, Limit, Policy, Restart};
 use posse_core::model::task::Task;
 
 use super::task_restarts::restart;
 use super::tasks::{group, say, task};
-use crate::core_run::{Run, end_with, policy, spec};
+use crate::core_run::{Run, end_with, policy, refusal, spec};
 
 const MINUTE_MS: u64 = 60_000;
 
@@ -37,7 +38,7 @@ fn asks_for_too_much(pod: &mut Pod) {
     is_rejected(pod, "SysctlForbidden");
 }
 
-fn cannot_begin(pod: &mut Pod) {
+pub(super) fn cannot_begin(pod: &mut Pod) {
     end_with(128)(pod);
     pod.end.as_mut().unwrap().container_reason = "StartError".into();
 }
@@ -54,6 +55,11 @@ fn lacks_its_image(pod: &mut Pod) {
 
 fn stays_as_it_is(_: &mut Pod) {}
 
+fn is_unschedulable(pod: &mut Pod) {
+    let (kind, message) = (StartProblemKind::Unschedulable, "0/2 nodes are available".into());
+    pod.start_problem = Some(Box::new(StartProblem { kind, message, n_started: 0 }));
+}
+
 /// What a run told of its losses, and how it ended.
 #[derive(Debug, Default)]
 struct Told {
@@ -65,14 +71,58 @@ struct Told {
     tasks: Vec<(String, &'static str)>,
 }
 
+impl Told {
+    fn note(&mut self, events: Vec<Event>) {
+        for event in events {
+            match event {
+                Event::Executor(_, ExecutorEvent::Lost { node, reason, budget, .. }) => {
+                    self.losses.push((node.unwrap_or_default(), reason, budget));
+                }
+                Event::Cluster(ClusterEvent::NodeAvoided { node, .. }) => self.avoided.push(node),
+                Event::Group(_, GroupEvent::TaskEnded { key, end, .. }) => {
+                    self.tasks.push((key.to_string(), end.outcome.as_str()));
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
 /// A group of `n`. Its first executors run on `good`, each on the next of these nodes; every other one is placed on the
 /// first of `bad` that it may use, and comes to its end there.
 fn play(policy: Policy, n: u32, good: &[&str], bad: &[&str], way: Way) -> Told {
     place(&mut Run::new(policy, vec![spec("g", n)]), good, bad, way)
 }
 
-fn place(run: &mut Run, good: &[&str], bad: &[&str], (lives_ms, end): Way) -> Told {
+fn place(run: &mut Run, good: &[&str], bad: &[&str], way: Way) -> Told {
+    place_in(run, Room::Enough, good, bad, way)
+}
+
+/// How many executors have room at a time.
+#[derive(Clone, Copy, Debug)]
+enum Room {
+    Enough,
+    Quota(usize),
+    Nodes(usize),
+}
+
+impl Room {
+    fn is_quota_full(self, pods: &[Pod]) -> bool {
+        let n_live = pods.iter().filter(|pod| !pod.phase.is_final()).count();
+        matches!(self, Self::Quota(n) if n_live >= n)
+    }
+
+    fn on_nodes(self, n_placed: usize) -> usize {
+        match self {
+            Self::Nodes(n) => n.saturating_sub(n_placed),
+            Self::Enough | Self::Quota(_) => usize::MAX,
+        }
+    }
+}
+
+fn place_in(run: &mut Run, room: Room, good: &[&str], bad: &[&str], (lives_ms, end): Way) -> Told {
     let (mut told, mut placed, mut n_pods) = (Told::default(), Vec::new(), 0);
+    let (mut unplaced, mut n_good) = (Vec::new(), 0);
     while run.now <= 60 * MINUTE_MS && told.verdict.is_none() {
         let mut creates = Vec::new();
         for action in run.take() {
@@ -83,6 +133,7 @@ fn place(run: &mut Run, good: &[&str], bad: &[&str], (lives_ms, end): Way) -> To
                 Action::Delete { uid, .. } => {
                     let id = uid.to_string()[1..].parse().unwrap();
                     placed.retain(|(other, _)| *other != id);
+                    unplaced.retain(|(other, _)| *other != id);
                     run.gone(&[id]);
                 }
                 Action::Patch { uid, patch: Patch::Counted { .. }, .. } => {
@@ -93,13 +144,26 @@ fn place(run: &mut Run, good: &[&str], bad: &[&str], (lives_ms, end): Way) -> To
             }
         }
         for (id, slot, avoid) in creates {
+            if room.is_quota_full(&run.pods) {
+                run.refused(id, refusal(RefusalClass::Capacity, 403));
+                continue;
+            }
             run.created(&[id]);
             let has_task = run.pods.last().unwrap().task.is_some();
             run.watch(&[id], |pod| pod.slot = (!has_task).then_some(slot));
+            if matches!(room, Room::Nodes(_)) {
+                run.watch(&[id], is_unschedulable);
+            }
+            unplaced.push((id, avoid));
+        }
+        let n_free = room.on_nodes(placed.len() + n_good).min(unplaced.len());
+        for (id, avoid) in unplaced.drain(..n_free).collect::<Vec<_>>() {
+            run.watch(&[id], |pod| pod.start_problem = None);
             let is_free = |node: &&&str| !avoid.contains(&(**node).to_owned());
             let node = good.get(n_pods).or_else(|| bad.iter().find(is_free)).copied();
             let is_good = good.get(n_pods).is_some() || node.is_none();
             n_pods += 1;
+            n_good += usize::from(is_good);
             let node = node.or_else(|| good.first().copied()).unwrap_or("other");
             run.watch(&[id], |pod| pod.node = Some(node.into()));
             if is_good {
@@ -125,18 +189,7 @@ fn place(run: &mut Run, good: &[&str], bad: &[&str], (lives_ms, end): Way) -> To
         run.list();
         told.verdict = run.core.poll_verdict();
     }
-    for event in run.take_events() {
-        match event {
-            Event::Executor(_, ExecutorEvent::Lost { node, reason, budget, .. }) => {
-                told.losses.push((node.unwrap_or_default(), reason, budget));
-            }
-            Event::Cluster(ClusterEvent::NodeAvoided { node, .. }) => told.avoided.push(node),
-            Event::Group(_, GroupEvent::TaskEnded { key, end, .. }) => {
-                told.tasks.push((key.to_string(), end.outcome.as_str()));
-            }
-            _ => {}
-        }
-    }
+    told.note(run.take_events());
     told
 }
 
@@ -269,10 +322,6 @@ fn a_bad_node_is_used_again_if_there_is_no_other() {
     run.created(&[1, 2]);
     run.watch(&[1], |pod| pod.node = Some("a".into()));
     run.watch(&[1], |pod| (pod.phase, pod.container) = (Phase::Running, Running));
-    let unschedulable = |pod: &mut Pod| {
-        let (kind, message) = (StartProblemKind::Unschedulable, "0/2 nodes are available".into());
-        pod.start_problem = Some(Box::new(StartProblem { kind, message, n_started: 0 }));
-    };
     run.now += 1_000;
     run.watch(&[2], |pod| pod.node = Some("bad".into()));
     run.watch(&[2], does_not_fit);
@@ -302,7 +351,7 @@ fn a_bad_node_is_used_again_if_there_is_no_other() {
                     }
                     (false, _) => {
                         assert_eq!((avoid, waits_since), (vec!["bad".to_owned()], None));
-                        run.watch(&[id], unschedulable);
+                        run.watch(&[id], is_unschedulable);
                         waits_since = Some(run.now);
                     }
                 }
@@ -349,6 +398,21 @@ fn most_of_a_run_lives_so_no_budget_ends_it() {
         let told = play(policy, 4, &["a", "b", "c"], &bad, (Some(300), exits));
         assert_eq!(told.verdict.is_some(), is_ended, "{told:?}");
         assert!(told.losses.len() > 10, "{told:?}");
+    }
+}
+
+/// What has no room is not ill.
+#[test]
+fn most_of_those_that_have_room_live_so_no_budget_ends_the_run() {
+    let bad = ["v", "w", "x", "y", "z"];
+    for room in [Room::Quota(4), Room::Nodes(4)] {
+        for (good, is_ended) in [(&["a", "b", "c"][..], false), (&["a", "b"], true)] {
+            let mut run = Run::new(Policy::default(), vec![spec("g", 6)]);
+            let told = place_in(&mut run, room, good, &bad, (Some(300), exits));
+            let what = format!("{room:?} {good:?}: {} losses", told.losses.len());
+            assert_eq!(told.verdict.is_some(), is_ended, "{what} {:?}", told.verdict);
+            assert!(told.losses.len() > 10, "{what}");
+        }
     }
 }
 

@@ -10,6 +10,7 @@ use posse_core::model::pod::{End, Phase, Pod, StartProblem, StartProblemKind};
 use posse_core::model::settings::{GroupSpec, Limit, OnLoss, Policy, Replace, ScaleDown};
 use posse_core::model::waiting::{StartWait, Waiting};
 
+use super::bad_nodes::cannot_begin;
 use crate::core_run::{Run, end_with, kill, set, spec};
 
 const MINUTE_MS: u64 = 60_000;
@@ -149,6 +150,32 @@ fn starts_that_can_never_succeed_end_the_run_after_a_quarter_of_an_hour() {
         if !has_run {
             assert!((15..=25).contains(&(run.now / MINUTE_MS)), "after {} ms", run.now);
         }
+    }
+}
+
+/// Kueue or an autoscaler takes its time. The same after a group has had no target.
+#[test]
+fn the_wait_for_a_node_is_no_failed_start() {
+    for pause in [false, true] {
+        let mut run = Run::new(Policy::default(), vec![spec("g", 1)]);
+        let ids: Vec<u64> = run.slots_created().into_iter().map(|(id, _)| id).collect();
+        run.created(&ids);
+        if pause {
+            run.watch(&ids, cannot_begin);
+            run.target("g", 0);
+        }
+        run.wait(60 * MINUTE_MS);
+        if pause {
+            run.target("g", 1);
+            let ids: Vec<u64> = run.slots_created().into_iter().map(|(id, _)| id).collect();
+            run.created(&ids);
+            run.watch(&ids, cannot_begin);
+        } else {
+            run.watch(&ids, |pod| pod.node = Some("n".into()));
+            run.watch(&ids, cannot_begin);
+        }
+        run.turn();
+        assert_eq!(run.core.poll_verdict(), None, "{pause}");
     }
 }
 

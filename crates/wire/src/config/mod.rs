@@ -100,11 +100,11 @@ const ALLOCATION: &[Key] = &[
 /// The keys of `failures`.
 #[rustfmt::skip]
 const FAILURES: &[Key] = &[
-    key("app", LIMIT, Is("auto"), "Failures of the application itself: exit codes, memory, silence. `auto`: the run also ends when the last six executors of a crash loop, tried one after the other, have all failed within a minute."),
+    key("app", LIMIT, Is("auto"), "Failures of the application itself: exit codes, memory, silence. `auto`: the run also ends when the last six executors of a crash loop, tried one after the other, have failed within a minute."),
     key("cluster", LIMIT, Is("off"), "Losses that the application did not cause: evictions, lost or bad nodes, deletes by others, unwanted ends with code 0."),
     key("start", LIMIT, Is("auto"),
         "Executors that did not start: bad images, bad configuration, time-outs. `auto`: the run ends if no executor \
-         of a group has ever run, 15 minutes after its first one was requested."),
+         of a group has ever run, and starts have failed for 15 minutes."),
     key("window", With(&Duration, " above 0s"), Is("1h"), "The time in which posse counts the losses."),
     key("keep_failed", Integer, Is("5"),
         "How many failed pods posse retains for you to look at: the last ones that the application itself ended, \
