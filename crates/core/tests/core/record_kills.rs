@@ -88,17 +88,20 @@ fn a_quota_takes_no_pod_whose_end_the_record_lacks() {
 /// The pod of another index tells of them, from a run without a record.
 #[test]
 fn indexes_that_another_pod_tells_of_get_into_the_record() {
-    let mut run = Run::unlisted(recorded(), vec![work()]);
+    // They stand on another line of the record than its own.
+    let many = GroupSpec { target: 2, completions: Some(5_000), ..work() };
+    let mut run = Run::unlisted(recorded(), vec![many.clone()]);
     let mut pod = run.pod("g", 9);
-    (pod.slot, pod.restart, pod.completed) = (Some(3), Restart::OnFailure, true);
+    (pod.slot, pod.restart, pod.completed) = (Some(4_999), Restart::OnFailure, true);
     end_with(0)(&mut pod);
     pod.end = Some(Box::new(End { folded: Some("0-1".into()), ..*pod.end.take().unwrap() }));
     run.pods.push(pod);
     run.list();
-    assert_eq!(run.slots_created().iter().map(|(_, slot)| *slot).collect::<Vec<_>>(), [2]);
+    let slots =
+        |run: &mut Run| run.slots_created().into_iter().map(|(_, slot)| slot).collect::<Vec<_>>();
+    assert_eq!(slots(&mut run), [2, 3]);
     run.wait(1_000);
-    let mut run = restart(run, work(), false);
-    assert_eq!(run.slots_created().iter().map(|(_, slot)| *slot).collect::<Vec<_>>(), [2]);
+    assert_eq!(slots(&mut restart(run, many, false)), [2, 3]);
 }
 
 /// Objects of the record are written one after the other.
