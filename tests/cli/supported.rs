@@ -93,6 +93,13 @@ fn what_was_tested_gets_its_day() {
         .replace("1.36 | 2026-01-02", &format!("1.36 | {today}"))
         .replace("machine | 2026-01-02", &format!("machine | {today}"));
     assert_eq!(page, want);
+    // The page knows a newer day than the first line, and none in the second one's row.
+    fs::write(&tested, "tested: server: 1.36: 2026-01-01\ntested: server: 1.33: 2026-01-01\n")
+        .unwrap();
+    let page = want.replace("2026-01-02, by hand", "not recorded, by hand");
+    fs::write(folder.path().join("page.md"), page).unwrap();
+    let (_, _, _, page) = support(&folder, &["--write", tested.to_str().unwrap()]);
+    assert_eq!(page, want.replace("2026-01-02, by hand", "2026-01-01"));
 }
 
 #[test]
