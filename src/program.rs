@@ -14,7 +14,7 @@ use crate::exit::{Code, Failure};
 use crate::terminal::{has_colors, print};
 use crate::world::World;
 use posse_base::text::without_secrets;
-use posse_wire::config::section::{SIMILARITY_MIN, similar};
+use posse_wire::config::unknown_key::{SIMILARITY_MIN, similar};
 
 /// What the program for images lacks: the embedded cluster, and commands for the machine of a person.
 const COMMANDS_OF_THE_FULL_PROGRAM: [&str; 7] =

@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::args::RunArgs;
 use crate::exit::Failure;
 use posse_core::model::pod_text::PodOverrides;
-use posse_encoding::pod_fields::uncertain;
+use posse_encoding::dropped_fields::uncertain;
 use posse_run::run::settings::GroupSettings;
 use posse_run::run::settings::RunSettings;
 

@@ -6,14 +6,14 @@ use std::sync::{Arc, Mutex};
 
 use percent_encoding::percent_decode_str;
 
+use crate::access::{Door, Right};
 use crate::address::{Bound, ControlError, SocketFile};
 use crate::answer::Answer;
-use crate::door::{Door, Right};
 use crate::event_stream::{EventStream, flag};
 use crate::page::{files, view};
 use crate::semaphore::Semaphore;
 use crate::served_run::ServedRun;
-use crate::shared::Shared;
+use crate::shared_answer::Shared;
 use posse_base::sync::lock;
 use posse_core::model::act::{Caller, Key};
 use posse_core::model::command::{Command, GroupCommand, Reply};

@@ -1,10 +1,10 @@
 //! The control API of a run: its server and its client.
 
+mod access;
 pub mod address;
 mod answer;
 pub mod api;
 pub mod client;
-mod door;
 mod event_stream;
 pub mod metrics;
 pub mod page;
@@ -12,7 +12,7 @@ pub mod page;
 pub mod run_process;
 mod semaphore;
 pub mod served_run;
-mod shared;
+mod shared_answer;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -5,8 +5,8 @@ use std::io;
 use std::sync::Arc;
 
 use crate::RunHandle;
+use crate::access::Door;
 use crate::address::listen;
-use crate::door::Door;
 use posse_serve::{Handler, Limits, Listen, Request, Responder, Server};
 use posse_wire::config::listen_addr::ListenAddr;
 use posse_wire::control::exposition::CONTENT_TYPE;

@@ -2,9 +2,9 @@
 //! of a cluster read the same bytes, and know nothing of each other, so this room is below both.
 
 pub mod amounts;
+pub mod dropped_fields;
 pub mod fields;
 pub mod json;
-pub mod pod_fields;
 pub mod protobuf;
 pub mod protobuf_stream;
 pub mod quantity;

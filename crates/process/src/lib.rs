@@ -5,14 +5,14 @@ pub mod command;
 #[cfg(any(test, not(target_os = "linux")))]
 mod group;
 pub mod ignored;
-mod inside;
 pub mod job;
 pub mod listen;
 pub mod supervisor;
+mod supervisor_process;
 #[cfg_attr(target_os = "linux", path = "linux.rs")]
 #[cfg_attr(not(target_os = "linux"), path = "others.rs")]
 mod system;
 pub mod tree;
 
-pub use inside::enter;
+pub use supervisor_process::enter;
 pub use system::this_program;

@@ -33,7 +33,7 @@ use posse_run::leases::{IdStore, RunLeases};
 use posse_run::pod_groups::PodGroups;
 use posse_schedules::inbox::{ControlHandle, Liveness, Message, inbox};
 use posse_schedules::record::{Record, RecordEnd, RecordThread};
-use posse_schedules::upstream::{OrphanSettings, Threads, WatchSettings};
+use posse_schedules::server_threads::{OrphanSettings, Threads, WatchSettings};
 use posse_schedules::watermark::SharedWatermark;
 use posse_schedules::writers::{Requests, Writers};
 use posse_schedules::{Receiver, Sender};

@@ -39,8 +39,8 @@ pub mod inbox;
 pub mod orphan_cleanup;
 #[path = "../../run/src/record/mod.rs"]
 pub mod record;
-#[path = "../../run/src/upstream.rs"]
-pub mod upstream;
+#[path = "../../run/src/server_threads.rs"]
+pub mod server_threads;
 #[path = "../../run/src/watch/mod.rs"]
 pub mod watch;
 #[path = "../../run/src/watermark.rs"]

@@ -11,7 +11,7 @@ use crate::state::{DriverState, exit_code, newest, running_rest, state};
 use crate::workload::owned_pods;
 use posse_core::model::pod::Phase;
 use posse_core::model::refusal::Refusal;
-use posse_core::policy::cost::{Cost, Reserved};
+use posse_core::policy::resource_hours::{Cost, Reserved};
 use posse_kube::api::objects::{Kind, Objects};
 use posse_wire::error::WireError;
 use posse_wire::k8s::job::Job;

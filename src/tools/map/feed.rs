@@ -20,6 +20,7 @@ use crate::progress::{Far, Progress};
 use crate::tools::map::input::{Line, n_lines, read_lines};
 use crate::tools::map::output::Printer;
 use crate::tools::map::resume::Done;
+use crate::tools::map::summary::Counts;
 use crate::world::World;
 use posse_base::text::printable;
 use posse_control::client::{Client, ClientError};
@@ -40,8 +41,6 @@ const BATCH_MAX: usize = 100;
 const QUEUE_MAX: usize = 1_000;
 /// Outputs that are read at the same time.
 const OUTPUT_READERS: usize = 4;
-/// The most failed lines that are named at the end.
-const NAMED_MAX: usize = 20;
 /// How long posse may refuse or not answer a call.
 const CALL_RULE: RetryRule =
     RetryRule { delay_ms: 200, delay_ms_max: 1_000, limit: RetryLimit::TimeMs(60_000) };
@@ -182,43 +181,6 @@ fn print_all(
 fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, Failure> {
     let thread = thread::Builder::new().name(name.to_owned()).spawn(run);
     thread.map_err(|error| Failure::new(Code::Failed, format!("threads: {error}")))
-}
-
-#[derive(Default)]
-struct Counts {
-    n_succeeded: u64,
-    n_skipped: u64,
-    n_failed: u64,
-    /// The first ones of the failed lines.
-    failed: Vec<u64>,
-}
-
-impl Counts {
-    /// The last line of the log. `n_unread`: outputs that could not be read.
-    fn shown(&self, n_unread: u64) -> String {
-        let Self { n_succeeded, n_skipped, n_failed, failed } = self;
-        let skipped = match n_skipped {
-            0 => String::new(),
-            n => format!(", {n} were done before"),
-        };
-        let mut failed = failed.clone();
-        failed.sort_unstable();
-        let mut lines: Vec<String> = failed.iter().map(u64::to_string).collect();
-        if *n_failed > lines.len() as u64 {
-            lines.push("...".to_owned());
-        }
-        let which = match lines.as_slice() {
-            [] => String::new(),
-            [line] => format!(": line {line}"),
-            lines => format!(": lines {}", lines.join(", ")),
-        };
-        let unread = match n_unread {
-            0 => String::new(),
-            1 => "; the output of 1 line could not be read".to_owned(),
-            n => format!("; the outputs of {n} lines could not be read"),
-        };
-        format!("{n_succeeded} lines succeeded{skipped}, {n_failed} failed{which}{unread}")
-    }
 }
 
 /// Hands the lines on, and takes note of their ends.
@@ -378,10 +340,7 @@ impl Feed {
             self.counts.n_succeeded += 1;
             self.done.add(line)?;
         } else {
-            self.counts.n_failed += 1;
-            if self.counts.failed.len() < NAMED_MAX {
-                self.counts.failed.push(line);
-            }
+            self.counts.on_failed(line);
             warn!("line {line} {why}");
         }
         if let Some(id) = executor {

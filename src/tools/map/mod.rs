@@ -16,6 +16,7 @@ mod feed;
 mod input;
 mod output;
 mod resume;
+mod summary;
 
 pub use feed::feed;
 

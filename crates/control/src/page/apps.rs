@@ -7,8 +7,8 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use serde_json::{Value, json};
 
 use super::{Opened, begin, files, serve};
+use crate::access::Door;
 use crate::answer::Answer;
-use crate::door::Door;
 use posse_base::clock::Clock;
 use posse_base::rng::Rng;
 use posse_base::sync::lock;

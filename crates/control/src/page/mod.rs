@@ -9,9 +9,9 @@ use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 
+use crate::access::Door;
 use crate::address::listen;
 use crate::answer::Answer;
-use crate::door::Door;
 use crate::event_stream::EventStream;
 use crate::page::files::File;
 use crate::served_run::ServedRun;

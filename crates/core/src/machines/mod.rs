@@ -1,7 +1,7 @@
 //! State machines for threads that only do I/O. Each machine says what to do next and when.
 
-pub mod held_leases;
 pub mod lease;
+pub mod lease_loss;
 pub mod orphan_cleanup;
 pub mod own_deletion;
 pub mod record;

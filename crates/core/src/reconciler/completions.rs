@@ -4,8 +4,7 @@
 use std::sync::Arc;
 
 use super::Reconciler;
-use super::retries::forget_refusal;
-use crate::model::action::RunVerdict;
+use super::create_retries::forget_refusal;
 use crate::model::event::{DeleteCause, ExecutorEvent, LossReason};
 use crate::model::fact::Topic;
 use crate::model::ids::ExecutorId;
@@ -22,8 +21,6 @@ use posse_base::time::Millis;
 const RECORDS_MAX: usize = 1_000;
 /// The same in a run with a record of its own, where nothing but a person needs these pods.
 const RECORDS_TO_LOOK_AT_MAX: usize = 50;
-/// How long the last pods stay after the end of all work, for those who follow their logs.
-const LAST_LOGS_MS: u64 = 2_000;
 
 impl Reconciler {
     /// True if this pod, which has ended, has done its work: its main container ended with 0 by itself.
@@ -216,8 +213,7 @@ impl Reconciler {
         self.trim_retained(now);
     }
 
-    /// Ends the run after the work of all groups has ended, or when it has had nothing to do for `idle_end_ms`, from its
-    /// first LIST on.
+    /// Says whether the work of all groups has ended, and whether the run has nothing to do, from its first LIST on.
     pub(super) fn judge_end(&mut self, now: Millis) {
         // What an earlier process has left is not waited for.
         let is_awaited = |group: &&Group| !group.is_idle_remnant() || !group.members.is_empty();
@@ -238,21 +234,9 @@ impl Reconciler {
             && may_have_ended
             && !matches!(self.policy.record, RecordUse::Missing(_))
             && groups.iter().all(has_nothing);
-        let (ended_since, idle_since) = self.end.note_rest(has_ended, is_idle, now);
-        let ends = [
-            ended_since.map(|since| since.after(LAST_LOGS_MS)),
-            idle_since.map(|since| since.after(idle_end_ms)),
-        ];
-        ends.into_iter().flatten().for_each(|at| self.end_at(at, now));
-    }
-
-    /// Ends the run then, if nothing comes before.
-    fn end_at(&mut self, at: Millis, now: Millis) {
-        if now < at {
-            self.due.add_turn(at);
-        } else {
-            self.end.decide(RunVerdict::AllEnded { n_given_up: self.n_given_up() });
-        }
+        let idle_end_ms = is_idle.then_some(idle_end_ms);
+        let at = self.end.judge_rest(has_ended, idle_end_ms, self.n_given_up(), now);
+        at.into_iter().for_each(|at| self.due.add_turn(at));
     }
 
     /// How much work has failed for good: executors, and tasks that have not succeeded since.

@@ -2,7 +2,7 @@
 //! AlreadyExists.
 
 use super::Reconciler;
-use super::retries::forget_refusal;
+use super::create_retries::forget_refusal;
 use crate::model::action::{Action, RunVerdict};
 use crate::model::event::{Event, GroupEvent};
 use crate::model::ids::{ExecutorId, Uid};

@@ -12,14 +12,14 @@ use crate::model::settings::Restart;
 use crate::model::status::State;
 use crate::model::task::Shape;
 use crate::policy::loss::{Loss, MESSAGE_BYTES_MAX};
-use crate::policy::node_fault::{depends_on_place, is_node_at_fault};
+use crate::policy::node_reasons::{depends_on_place, is_node_at_fault};
 use crate::policy::unplaced::n_that_fit;
+use crate::state::avoided_nodes::NodeLoss;
 use crate::state::budgets::NO_START_MS;
 use crate::state::create_backoff::{AT_ONCE_MS, BackoffCause, CRASH_LOOP_TRIES_MAX, ExecutorEnd};
 use crate::state::due::Timer;
 use crate::state::executors::{Executor, Life};
-use crate::state::nodes::NodeLoss;
-use crate::state::places::Blame;
+use crate::state::node_blame::Blame;
 use posse_base::text::sanitize;
 use posse_base::time::Millis;
 

@@ -1,7 +1,7 @@
 //! Deletes and patches of pods: sends them, and draws the consequences of their answers.
 
 use super::Reconciler;
-use super::retries::{RETRY_INITIAL_MS, RETRY_MAX_MS};
+use super::create_retries::{RETRY_INITIAL_MS, RETRY_MAX_MS};
 use crate::model::action::{Action, Patch};
 use crate::model::ids::Uid;
 use crate::model::pod::Pod;

@@ -4,8 +4,8 @@
 //! counts for nothing and is never deleted.
 
 use super::Reconciler;
+use super::create_retries::forget_refusal;
 use super::losses::LostPod;
-use super::retries::forget_refusal;
 use crate::model::event::{ClusterEvent, Event, ExecutorEvent, RunEvent};
 use crate::model::ids::{ExecutorId, GroupName, Uid};
 use crate::model::input::{List, ListSource};

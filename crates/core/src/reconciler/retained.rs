@@ -15,9 +15,9 @@ use crate::model::status::State;
 use crate::policy::loss::classify;
 use crate::policy::room_of_ended_pods::Holders;
 use crate::state::create_backoff::BackoffCause;
+use crate::state::ended_indexes::Folded;
 use crate::state::errands::MutationKind;
 use crate::state::executors::{Group, Life, has_ended};
-use crate::state::folded::Folded;
 use posse_base::time::Millis;
 
 /// True if the application itself ended this executor, also if a side-car still runs. The pod of an

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::Reconciler;
-use super::retries::RETRY_INITIAL_MS;
+use super::create_retries::RETRY_INITIAL_MS;
 use crate::model::action::Action;
 use crate::model::event::{DeleteCause, Event, ExecutorEvent, GroupEvent};
 use crate::model::ids::{ExecutorId, GroupName};

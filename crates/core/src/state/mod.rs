@@ -2,16 +2,18 @@
 //! and the limits that past events set (create backoffs, budgets, the create window, avoided nodes).
 
 pub mod attempts;
+pub mod avoided_nodes;
 pub mod budgets;
 pub mod busy_protection;
 pub mod counts;
 pub mod create_backoff;
+pub mod create_retries;
 pub mod driver_reports;
 pub mod due;
+pub mod ended_indexes;
 pub mod errands;
 pub mod executor;
 pub mod executors;
-pub mod folded;
 pub mod gang;
 pub mod gates;
 pub mod group;
@@ -19,16 +21,14 @@ pub mod heartbeat_losses;
 pub mod ledger;
 pub mod life;
 pub mod memory_scaling;
-pub mod nodes;
+pub mod node_blame;
 pub mod ours;
 pub mod outbox;
-pub mod places;
 pub mod plan_wait;
 pub mod ranges;
 pub mod ready_tasks;
 pub mod records;
 pub mod retained;
-pub mod retries;
 pub mod run_end;
 pub mod server;
 pub mod slot_range;

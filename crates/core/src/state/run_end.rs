@@ -9,6 +9,9 @@ use crate::state::budgets::Budgets;
 use crate::state::stop::Stop;
 use posse_base::time::Millis;
 
+/// How long the last pods stay after the end of all work, for those who follow their logs.
+const LAST_LOGS_MS: u64 = 2_000;
+
 /// The decision that ends the run, and what leads to it.
 #[derive(Clone, Debug)]
 pub struct RunEnd {
@@ -83,15 +86,25 @@ impl RunEnd {
         self.verdict.take()
     }
 
-    /// Whether the work of all groups has ended, and whether the run has nothing to do. Since when that is so.
-    pub fn note_rest(
+    /// Decides whether the run ends by itself: some time after the work of all groups has ended, or when it has had nothing
+    /// to do for long enough. `idle_end_ms`: how long that is; none: it has something to do. When to judge again, if only
+    /// time passes.
+    pub fn judge_rest(
         &mut self,
         has_ended: bool,
-        is_idle: bool,
+        idle_end_ms: Option<u64>,
+        n_given_up: u32,
         now: Millis,
-    ) -> (Option<Millis>, Option<Millis>) {
+    ) -> Option<Millis> {
         self.work_ended_at = has_ended.then(|| self.work_ended_at.unwrap_or(now));
-        self.idle_since = is_idle.then(|| self.idle_since.unwrap_or(now));
-        (self.work_ended_at, self.idle_since)
+        self.idle_since = idle_end_ms.map(|_| self.idle_since.unwrap_or(now));
+        let after_work = self.work_ended_at.map(|at| at.after(LAST_LOGS_MS));
+        let after_rest = self.idle_since.zip(idle_end_ms).map(|(since, ms)| since.after(ms));
+        let at = after_work.into_iter().chain(after_rest).min()?;
+        if now >= at {
+            self.decide(RunVerdict::AllEnded { n_given_up });
+            return None;
+        }
+        Some(at)
     }
 }

@@ -7,7 +7,7 @@ use crate::model::ids::ExecutorId;
 use crate::model::task::Shape;
 use crate::state::counts::Counts;
 use crate::state::create_backoff::CreateBackoff;
-use crate::state::places::Places;
+use crate::state::node_blame::Places;
 use crate::state::start_problems::StartProblems;
 use posse_base::time::Millis;
 

@@ -16,7 +16,7 @@ use posse_core::model::pod::{
 use posse_core::model::refusal::{Refusal, RefusalClass};
 use posse_core::model::settings::{GroupSpec, OnLoss, Policy, RecordUse, Restart};
 use posse_core::model::task::Task;
-use posse_core::state::folded::Folded;
+use posse_core::state::ended_indexes::Folded;
 
 /// What a quota counts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

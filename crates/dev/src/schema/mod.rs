@@ -11,7 +11,7 @@ pub(crate) mod status;
 use std::sync::OnceLock;
 
 use crate::schema::kind::Kind;
-use posse_encoding::pod_fields::TYPES;
+use posse_encoding::dropped_fields::TYPES;
 
 pub(crate) use canonical::canonical;
 pub(crate) use check::{check, type_word};

@@ -6,9 +6,9 @@ use serde_json::Value;
 use super::{OBJECT_BYTES_MAX, call, unreadable, write};
 use crate::http::{Http, Method};
 use posse_core::model::refusal::{Refusal, RefusalClass};
-use posse_encoding::pod_fields;
+use posse_encoding::dropped_fields;
 use posse_wire::k8s::status::{Verb, check_size};
-use posse_wire::pod::changed::unusable_change;
+use posse_wire::pod::webhook_changes::unusable_change;
 
 /// The parameter that asks the server to refuse unknown fields (KEP-2885). Older servers ignore it.
 pub(super) const STRICT: &str = "&fieldValidation=Strict";
@@ -25,14 +25,14 @@ pub(super) fn check_fields(http: &Http, path: &str, body: &[u8]) -> Result<(), R
     check_size(body)?;
     // The server reports a body that is not JSON.
     let Ok(pod) = serde_json::from_slice(body) else { return Ok(()) };
-    let uncertain = pod_fields::uncertain(&pod);
+    let uncertain = dropped_fields::uncertain(&pod);
     if uncertain.is_empty() {
         return Ok(());
     }
     let path = format!("{path}{STRICT}{DRY_RUN}");
     let kept = match call(http, &write(Method::Post, path, body, OBJECT_BYTES_MAX), Verb::Create) {
         Ok((_, answer)) => {
-            serde_json::from_slice::<Value>(&answer).map(|pod| pod_fields::uncertain(&pod))
+            serde_json::from_slice::<Value>(&answer).map(|pod| dropped_fields::uncertain(&pod))
         }
         Err(refusal) if refusal.message.contains("unknown field") => return Err(refusal),
         Err(refusal) => {
@@ -53,7 +53,7 @@ pub(super) fn check_job_answer(sent: &Value, status: u16, answer: &[u8]) -> Resu
     let answer: Value = serde_json::from_slice(answer)
         .map_err(|problem| unreadable(status, &problem.to_string()))?;
     let [sent, answer] = [sent, &answer].map(|job| &job["spec"]["template"]);
-    all_kept(&pod_fields::uncertain(sent), &pod_fields::uncertain(answer))?;
+    all_kept(&dropped_fields::uncertain(sent), &dropped_fields::uncertain(answer))?;
     check_answer(sent.to_string().as_bytes(), status, answer.to_string().as_bytes())
 }
 

@@ -1,10 +1,10 @@
 //! The driver process: start, signals, exit status. The engine decides when to signal it.
 
+pub mod pid_1;
 pub mod port;
 #[cfg_attr(not(target_os = "linux"), path = "no_pty.rs")]
 mod pty;
 pub mod ready;
-pub mod reaper;
 mod relay;
 mod terminal;
 

@@ -40,12 +40,12 @@ use crate::run::error::RunError;
 use crate::run::instance::{AcquiredInstance, InstanceRequest};
 use crate::run::interfaces::{Interfaces, open_outputs};
 use crate::run::settings::{RunIdentity, RunSettings};
-use crate::shown_wanted;
+use crate::server_threads::Threads;
 use crate::signals::Signals;
 use crate::task_outputs::TaskOutputs;
 use crate::task_secrets::{TaskSecret, TaskSecrets};
-use crate::upstream::Threads;
 use crate::usage::Usage;
+use crate::wanted_annotation;
 use crate::watermark::SharedWatermark;
 use crate::writers::{Requests, Writers};
 use posse_base::clock::Clock;
@@ -297,7 +297,8 @@ impl Run<'_> {
         let Some(pod) = self.context.pod.clone().filter(|_| self.job.is_some()) else { return };
         let api = Objects::new(self.server.http.clone(), Some(&self.context.namespace));
         let targets = self.settings.groups.iter().map(|group| u64::from(group.spec.target));
-        if let Err(error) = shown_wanted::start(api, pod, targets.sum(), Arc::clone(log), core) {
+        if let Err(error) = wanted_annotation::start(api, pod, targets.sum(), Arc::clone(log), core)
+        {
             warn!("cannot start a thread that shows the target: {error}");
         }
     }

@@ -18,7 +18,7 @@ use crate::polled::PolledCommands;
 use crate::run::error::RunError;
 use crate::run::instance::AcquiredInstance;
 use crate::run::settings::RunIdentity;
-use crate::upstream::{OrphanSettings, WatchSettings};
+use crate::server_threads::{OrphanSettings, WatchSettings};
 use crate::{idle, scale};
 use posse_base::rng::Rng;
 use posse_base::time::Millis;

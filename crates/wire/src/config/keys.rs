@@ -4,7 +4,6 @@
 
 use crate::config;
 use crate::config::key::Key;
-use crate::config::section::{self, ConfigError, SIMILARITY_MIN, Section};
 
 /// All sections: their paths and keys. `driver.dev` has fewer keys than that of a group, and is left out.
 pub const SECTIONS: &[(&str, &[Key])] = &[
@@ -28,7 +27,7 @@ pub const SECTIONS: &[(&str, &[Key])] = &[
 
 /// Keys that were there before 0.2: where, and what stands for them.
 #[rustfmt::skip]
-const REMOVED: &[(&str, &str, &str)] = &[
+pub(super) const REMOVED: &[(&str, &str, &str)] = &[
     ("", "kubernetes_events", "posse writes no Events where its role does not permit it"),
     ("", "watch", "posse always watches"),
     ("allocation", "adopt_hold", "it is 5m"),
@@ -63,88 +62,6 @@ const REMOVED: &[(&str, &str, &str)] = &[
     ("heartbeat", "reason_wait", "it is 30s"),
     ("shutdown", "orphans", "executors whose driver is gone are deleted"),
 ];
-
-/// A word that is this similar is hardly meant otherwise, although most words resemble one of all keys.
-const SIMILARITY_CLOSE: f64 = 0.9;
-
-/// The most places that a hint names.
-const PLACES_MAX: usize = 3;
-
-/// Rejects keys that this section does not have.
-pub(super) fn only(section: &Section<'_>, keys: &[Key]) -> Result<(), ConfigError> {
-    let mut known: Vec<&str> = keys.iter().map(|key| key.name).collect();
-    known.sort_unstable();
-    let here = place_of_path(&section.path);
-    section.only_or(&known, |key| removed(key, &here).or_else(|| hint(key, &here, &known)))
-}
-
-/// The map at a key, which may have these keys; `None` if it is absent.
-pub(super) fn map_at<'a>(
-    parent: &Section<'a>,
-    key: &str,
-    keys: &[Key],
-) -> Result<Option<Section<'a>>, ConfigError> {
-    if parent.get(key).is_none() {
-        return Ok(None);
-    }
-    let section = parent.section(key)?;
-    only(&section, keys)?;
-    Ok(Some(section))
-}
-
-/// What stands for a key that was known here once.
-fn removed(key: &str, here: &str) -> Option<String> {
-    let (_, _, instead) = REMOVED.iter().find(|(place, name, _)| *place == here && *name == key)?;
-    Some(format!(" (it was removed: {instead})"))
-}
-
-/// What a person probably meant by a key that is unknown here. The same word in another section says more
-/// than a word here that is only a little similar.
-fn hint(key: &str, here: &str, known: &[&'static str]) -> Option<String> {
-    // So Kubernetes calls it; it resembles `replace`.
-    let key = if key == "replicas" { "count" } else { key };
-    let all = || SECTIONS.iter().flat_map(|(_, keys)| keys.iter().map(|key| key.name));
-    let similar_here = |min| section::did_you_mean(key, known.iter().copied(), min);
-    let similar_elsewhere = |min| belongs(section::similar(key, all(), min)?, here);
-    similar_here(SIMILARITY_CLOSE)
-        .or_else(|| similar_elsewhere(1.0))
-        .or_else(|| similar_here(SIMILARITY_MIN))
-        .or_else(|| similar_elsewhere(SIMILARITY_CLOSE))
-}
-
-/// Where a key belongs: the sections that are nearest to `here`.
-fn belongs(key: &str, here: &str) -> Option<String> {
-    let having = SECTIONS.iter().filter(|(_, keys)| keys.iter().any(|known| known.name == key));
-    let places: Vec<&str> = having.map(|(place, _)| *place).collect();
-    let nearest = places.iter().map(|place| distance(here, place)).min()?;
-    let near = places.iter().filter(|place| distance(here, place) == nearest);
-    let near: Vec<String> = near.map(|place| shown(place)).collect();
-    if near.len() > PLACES_MAX {
-        return None;
-    }
-    // If it has another meaning elsewhere, this place is a guess.
-    let verb = if near.len() == places.len() { "belongs" } else { "is known" };
-    Some(format!(" (`{key}` {verb} {})", near.join(" or ")))
-}
-
-/// The place of a path with numbers, like `executors[0].scale`.
-fn place_of_path(path: &str) -> String {
-    path.chars().filter(|c| !c.is_ascii_digit()).collect()
-}
-
-fn shown(place: &str) -> String {
-    if place.is_empty() { "at the top".to_owned() } else { format!("in `{place}`") }
-}
-
-/// The number of steps up and down from one place to another.
-fn distance(from: &str, to: &str) -> usize {
-    let parts = |place: &str| -> Vec<String> {
-        place.split('.').filter(|part| !part.is_empty()).map(str::to_owned).collect()
-    };
-    let (from, to) = (parts(from), parts(to));
-    let n_common = from.iter().zip(&to).take_while(|(a, b)| a == b).count();
-    from.len() + to.len() - 2 * n_common
-}
 
 #[cfg(test)]
 mod tests {

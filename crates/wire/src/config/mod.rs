@@ -20,7 +20,7 @@ use key::Type::{Boolean, Duration, Integer, Map, Maps, Name, Text, With};
 pub use key::{Key, Preset, Stability, Type};
 use key::{key, none, preset_ms, told};
 pub use keys::SECTIONS;
-use keys::{map_at, only};
+use unknown_key::{map_at, only};
 
 /// Upper limit of concurrent creates: each takes a connection and a thread.
 pub const IN_FLIGHT_LIMIT: u32 = 256;
@@ -469,6 +469,7 @@ pub mod polled;
 mod queue_group;
 pub mod scale;
 pub mod section;
+pub mod unknown_key;
 mod volumes;
 
 #[cfg(test)]

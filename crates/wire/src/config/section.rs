@@ -30,42 +30,6 @@ impl fmt::Display for ConfigError {
 
 impl std::error::Error for ConfigError {}
 
-/// The word that was probably meant: the most similar one, if it is as similar as `min`, from 0 (nothing in
-/// common) to 1 (the same but for case and `_-`).
-pub fn similar<'a>(
-    word: &str,
-    known: impl IntoIterator<Item = &'a str>,
-    min: f64,
-) -> Option<&'a str> {
-    // Long enough for every key, and the comparison costs the product of the lengths.
-    if word.len() > WORD_BYTES_MAX {
-        return None;
-    }
-    let word = word.to_lowercase().replace(['_', '-'], "");
-    let score = |known: &&'a str| {
-        let plain = known.to_lowercase().replace(['_', '-'], "");
-        strsim::jaro_winkler(&word, &plain)
-    };
-    let scored = known.into_iter().map(|known| (score(&known), known));
-    let best = scored.max_by(|a, b| a.0.total_cmp(&b.0));
-    best.filter(|(score, _)| *score >= min).map(|(_, known)| known)
-}
-
-/// The longest word that is compared, in bytes.
-const WORD_BYTES_MAX: usize = 64;
-
-/// What is similar enough for a suggestion among the words of one place.
-pub const SIMILARITY_MIN: f64 = 0.85;
-
-/// The hint that suggests a similar word.
-pub fn did_you_mean<'a>(
-    word: &str,
-    known: impl IntoIterator<Item = &'a str>,
-    min: f64,
-) -> Option<String> {
-    similar(word, known, min).map(|known| format!(" (did you mean `{known}`?)"))
-}
-
 /// The words of a key, for errors.
 fn one_of<T>(words: &[(&str, T)]) -> String {
     let words: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
@@ -115,26 +79,6 @@ impl<'a> Section<'a> {
         let at = self.get(key).map_or(self.at, |node| node.at);
         let message = format!("{}: {message}", self.path_of(key));
         ConfigError { file: self.file.to_owned(), at, message }
-    }
-
-    /// Rejects the first key that is not in `known`.
-    pub fn only(&self, known: &[&str]) -> Result<(), ConfigError> {
-        self.only_or(known, |key| did_you_mean(key, known.iter().copied(), SIMILARITY_MIN))
-    }
-
-    /// The same with another hint about an unknown key.
-    pub fn only_or(
-        &self,
-        known: &[&str],
-        hint: impl FnOnce(&str) -> Option<String>,
-    ) -> Result<(), ConfigError> {
-        let unknown = self.entries.iter().find(|entry| !known.contains(&entry.key.as_str()));
-        let Some(Entry { at, key, value: _ }) = unknown else { return Ok(()) };
-        let mut message = format!("unknown key{}", hint(key).unwrap_or_default());
-        if !known.is_empty() {
-            message.push_str(&format!("; known here: {}", known.join(", ")));
-        }
-        Err(ConfigError { at: *at, ..self.error(key, message) })
     }
 
     /// The value of a key. Null counts as absent.
@@ -278,28 +222,5 @@ impl<'a> Section<'a> {
     /// An error about a value of the wrong type.
     pub fn expected(&self, key: &str, node: &Node, what: impl fmt::Display) -> ConfigError {
         self.error(key, format_args!("expected {what}, found {}", node.describe()))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_similar_key_is_suggested() {
-        let known = ["count", "group", "image", "scale_down", "template", "min", "max"];
-        let long = "c".repeat(100);
-        for (word, want) in [
-            ("cout", Some("count")),
-            ("scaleDown", Some("scale_down")),
-            ("scale-down", Some("scale_down")),
-            ("Image", Some("image")),
-            ("tempalte", Some("template")),
-            ("replicas", None),
-            ("", None),
-            (long.as_str(), None),
-        ] {
-            assert_eq!(similar(word, known, SIMILARITY_MIN), want, "{word}");
-        }
     }
 }

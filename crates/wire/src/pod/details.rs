@@ -5,13 +5,13 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::{Map, Value};
 
-use super::rest::rest;
+use super::side_cars::rest;
 use super::{RawPod, stuck_kind};
 use crate::error::WireError;
 use crate::k8s::labels::DRIVER_DIR;
 use crate::k8s::object::{Condition, Meta, or_default};
 use posse_core::model::pod::{ContainerState, Phase, Pod, StartProblemKind};
-use posse_core::policy::cost::Reserved;
+use posse_core::policy::resource_hours::Reserved;
 use posse_core::state::executors::has_ended;
 use posse_encoding::amounts::pod_requests;
 use posse_encoding::json;

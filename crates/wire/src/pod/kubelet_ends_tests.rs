@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use posse_core::policy::loss::classify;
-use posse_core::policy::node_fault::{depends_on_place, is_node_at_fault};
+use posse_core::policy::node_reasons::{depends_on_place, is_node_at_fault};
 
 /// The pod of a row: its status, and what else it has.
 fn pod(row: &Value) -> Pod {

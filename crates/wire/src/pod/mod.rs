@@ -23,26 +23,26 @@ use posse_encoding::protobuf::{message, message_of};
 pub mod arguments;
 pub mod beside;
 pub mod build;
-pub mod changed;
 pub mod credential_files;
 pub mod credential_mounts;
 pub mod details;
 pub mod draining;
+mod fields;
 pub mod memory;
 pub mod node_affinity;
 pub mod placeholders;
-mod raw;
-mod rest;
 pub mod security;
+mod side_cars;
 pub mod slot_volume;
 pub mod staged;
 pub mod task;
 pub mod template;
 pub mod tolerations;
 pub mod volumes;
+pub mod webhook_changes;
 
-pub(super) use self::raw::RawPod;
-use self::raw::{
+pub(super) use self::fields::RawPod;
+use self::fields::{
     Labels, RawCondition, RawContainer, RawContainerStatus, RawMeta, RawOwner, RawSpec, RawState,
     RawStatus, RawTerminated,
 };

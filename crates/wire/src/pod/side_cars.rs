@@ -8,7 +8,7 @@
 use jiff::Timestamp;
 
 use super::DISRUPTION_TARGET;
-use super::raw::{RawContainerStatus, RawSpec, RawState, RawStatus};
+use super::fields::{RawContainerStatus, RawSpec, RawState, RawStatus};
 use posse_core::model::pod::Rest;
 
 /// The reason of a pod that its deadline has ended.
