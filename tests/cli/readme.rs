@@ -246,14 +246,20 @@ fn the_tables_of_the_configuration_describe_the_keys() {
         let new = format!("{KEYS_HEAD}\n|---|---|---|---|{}", rows.collect::<String>());
         wanted = wanted.replace(text, &text.replace(old.trim_end(), &new));
     }
+    written(CONFIGURATION, &page, &wanted);
+}
+
+/// The page is as it is wanted, or is written so.
+#[track_caller]
+fn written(name: &str, page: &str, wanted: &str) {
     if std::env::var_os("UPDATE_DOCS").is_some() {
-        fs::write(root().join(CONFIGURATION), &wanted).unwrap();
+        fs::write(root().join(name), wanted).unwrap();
         return;
     }
     for (line, (is, want)) in page.lines().zip(wanted.lines()).enumerate() {
-        assert_eq!(is, want, "{CONFIGURATION}:{}: UPDATE_DOCS=1 writes the tables", line + 1);
+        assert_eq!(is, want, "{name}:{}: UPDATE_DOCS=1 writes the tables", line + 1);
     }
-    assert_eq!(page.len(), wanted.len(), "{CONFIGURATION}: UPDATE_DOCS=1 writes the tables");
+    assert_eq!(page.len(), wanted.len(), "{name}: UPDATE_DOCS=1 writes the tables");
 }
 
 const KEYS_HEAD: &str = "| key | type | default | meaning |";
@@ -311,13 +317,22 @@ fn the_calls_of_the_control_api() {
     assert_eq!(BTreeSet::from_iter(listed), known);
 }
 
+/// In the words of the log and of `posse explain`.
 #[test]
 fn what_a_group_waits_for() {
+    const HEAD: &str = "| waiting | what posse waits for |\n|---|---|";
     let page = read(CONTROL_API);
-    let listed = first_cells(section(&page, "What a group waits for"), "| waiting |");
-    let mut known: Vec<&str> = Waiting::all().map(Waiting::as_str).collect();
-    known.sort_unstable();
-    assert_eq!(listed, known);
+    let text = section(&page, "What a group waits for");
+    let start = text.find(HEAD).expect("a table");
+    let old = text[start..].split("\n\n").next().unwrap().trim_end();
+    let rows: BTreeSet<String> = Waiting::all()
+        .map(|waiting| match (waiting.as_str(), waiting.describe()) {
+            (name, (what, "")) => format!("\n| {name} | {what} |"),
+            (name, (what, why)) => format!("\n| {name} | {what}: {why} |"),
+        })
+        .collect();
+    let new = format!("{HEAD}{}", rows.into_iter().collect::<String>());
+    written(CONTROL_API, &page, &page.replace(text, &text.replace(old, &new)));
 }
 
 #[test]
