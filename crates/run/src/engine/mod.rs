@@ -108,6 +108,8 @@ pub struct EngineState {
     interrupted_by: Option<Signal>,
     leases: HeldLeases,
     promises: Promises,
+    /// How often an executor was missing in the table, as far as it was told.
+    n_missing: u64,
     /// The last inputs came within `TURN_INTERVAL_MIN` after the turn before them.
     is_busy: bool,
     /// The driver has read the terminal.
@@ -151,6 +153,12 @@ impl Engine<'_> {
             let took = began.elapsed();
             if took > TURN_SLOW {
                 debug!("a turn took {} ms", took.as_millis());
+            }
+            let n_missing = self.core.executors().n_missing();
+            if n_missing > std::mem::replace(&mut self.state.n_missing, n_missing) {
+                error!(
+                    "an executor is not in the table ({n_missing} times): this is a defect of posse, please report it"
+                );
             }
             if let Some(metrics) = &self.metrics {
                 metrics.on_turn(&self.core, took, self.inbox.len(), self.clock.now());
