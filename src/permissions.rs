@@ -14,6 +14,7 @@ use posse_wire::k8s::review::Access;
 const WITHOUT_OUTPUT: &str =
     "the output of ended tasks is not kept (task_output), only that of pods that are there";
 const WITHOUT_RECORD: &str = "a run in a pod takes no tasks, unless it has `record: off`";
+const PROGRAM_WITHOUT_RECORD: &str = "tasks and completed indexes of a run in a pod end with it";
 
 /// A permission in a namespace, or on nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,9 +46,14 @@ pub fn of_settings(settings: &RunSettings) -> Vec<(Rule, Option<&'static str>)> 
     };
     let record = match &settings.record {
         RecordSetting::Cluster => Some(None),
-        // Outside of a cluster it is another file, and a driver's own run needs none.
-        RecordSetting::Auto(_) if settings.driver.command.is_empty() => Some(Some(WITHOUT_RECORD)),
-        RecordSetting::Auto(_) | RecordSetting::File(_) | RecordSetting::Off => None,
+        // Outside of a cluster it is a file.
+        RecordSetting::Auto(_)
+            if settings.driver.command.is_empty() || settings.keeps_executors() =>
+        {
+            Some(Some(WITHOUT_RECORD))
+        }
+        RecordSetting::Auto(_) => Some(Some(PROGRAM_WITHOUT_RECORD)),
+        RecordSetting::File(_) | RecordSetting::Off => None,
     };
     let has_volumes = settings.groups.iter().any(|group| !group.volumes.is_empty());
     let others = [(LOGS, logs), (RECORD, record), (VOLUMES, has_volumes.then_some(None))];

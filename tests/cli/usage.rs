@@ -278,13 +278,22 @@ fn settings_for_a_driver_in_the_cluster_are_checked_first() {
 /// The Role of `--create-rbac` has what the settings need, by the list that `check` asks for.
 #[test]
 fn the_role_of_a_driver_has_the_rules_for_its_settings() {
-    let group = "{count: 4, image: i, command: [a], gang: {kind: volcano, min: 4}}";
-    let config = format!("app: a\ndriver: {{image: i}}\nexecutors: [{group}]\nrecord: cluster\n");
-    let folder = folder_with(&[("posse.yaml", &config)]);
-    let output = posse(folder.path(), &["render", "--driver", "--create-rbac", "--", "x"]);
-    let printed = text(&output.stdout);
-    for resource in ["podgroups", "configmaps"] {
-        assert!(printed.contains(&format!("- {resource}\n")), "{resource}: {printed}");
+    let gang = "{count: 4, image: i, command: [a], gang: {kind: volcano, min: 4}}";
+    let plain = "{count: 1, image: i, command: [a]}";
+    for (group, record, want) in [
+        (gang, "cluster", &["podgroups", "configmaps"][..]),
+        (plain, "auto", &["configmaps"]),
+        (plain, "off", &[]),
+    ] {
+        let config =
+            format!("app: a\ndriver: {{image: i}}\nexecutors: [{group}]\nrecord: {record}\n");
+        let folder = folder_with(&[("posse.yaml", &config)]);
+        let output = posse(folder.path(), &["render", "--driver", "--create-rbac", "--", "x"]);
+        let printed = text(&output.stdout);
+        for resource in ["podgroups", "configmaps"] {
+            let is_there = printed.contains(&format!("- {resource}\n"));
+            assert_eq!(is_there, want.contains(&resource), "{record}, {resource}: {printed}");
+        }
     }
 }
 

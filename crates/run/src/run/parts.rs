@@ -60,9 +60,14 @@ impl Run<'_> {
         policy.keeps_task_output = self.outputs.is_some();
         policy.record = record;
         policy.ends_with_work = settings.driver.command.is_empty();
-        policy.outlives_driver = policy.ends_with_work || self.context.is_outlived();
+        policy.outlives_driver = self.outlives_driver();
         policy.begins_anew = !policy.outlives_driver && self.context.job.is_some();
         Reconciler::new(identity, policy, groups, rng.next_u64(), self.clock.now())
+    }
+
+    /// Executors, groups and targets outlive the driver: it has no program, or one that finds them again.
+    pub(super) fn outlives_driver(&self) -> bool {
+        self.settings.driver.command.is_empty() || self.context.is_outlived()
     }
 
     /// The groups of the settings, with their pods.

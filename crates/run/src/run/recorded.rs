@@ -98,15 +98,7 @@ impl Run<'_> {
                 Ok(FoundRecord { usage: RecordUse::On, opened })
             }
             Err(why) if is_named => Err(RunError::Settings(why)),
-            // A driver's program adds its tasks again when it is started again, and many add none.
-            Err(why) if !self.settings.driver.command.is_empty() => {
-                debug!("there is no record, so tasks end with this process: {why}");
-                Ok(FoundRecord::none(RecordUse::Off))
-            }
-            Err(why) => {
-                warn!("there is no record, so tasks are refused: {why}");
-                Ok(FoundRecord::none(RecordUse::Missing(why)))
-            }
+            Err(why) => Ok(FoundRecord::none(without_record(why, self.outlives_driver()))),
         }
     }
 
@@ -240,6 +232,19 @@ impl Run<'_> {
     }
 }
 
+/// How a run goes on without the record that it should have. `why` says what to do.
+fn without_record(why: String, outlives_driver: bool) -> RecordUse {
+    if outlives_driver {
+        warn!(
+            "there is no record, so tasks are refused, and groups, targets and completed indexes end with this process: {why}"
+        );
+        return RecordUse::Missing(why);
+    }
+    // A driver's program adds its tasks again when it is started again, and many add none.
+    warn!("there is no record, so tasks and completed indexes end with this process: {why}");
+    RecordUse::Off
+}
+
 /// The tasks of a record outlive the driver's pod, and so does what they need.
 fn owner_of_tasks(
     record: &RecordSetting,
@@ -298,6 +303,14 @@ mod tests {
             let fact = Fact { topic: topic.clone(), knowledge };
             assert_eq!(group_of_ended_work(&fact).is_some(), want, "{fact:?}");
         }
+    }
+
+    /// What was promised to outlive the driver would be lost without a word. A program that begins anew adds its tasks again.
+    #[test]
+    fn who_outlives_the_driver_takes_no_tasks_without_a_record() {
+        let why = || "not permitted".to_owned();
+        assert_eq!(without_record(why(), true), RecordUse::Missing(why()));
+        assert_eq!(without_record(why(), false), RecordUse::Off);
     }
 
     #[test]
