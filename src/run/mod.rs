@@ -19,7 +19,7 @@ use posse_core::model::stop::HeldPod;
 use posse_kube::api::driver_pod::{self, Hints};
 use posse_kube::api::preflight::version;
 use posse_kube::http::Http;
-use posse_run::job_pod::JobPod;
+use posse_run::job_pod::{JobPod, JobSettings};
 use posse_run::run::context::ApiServer;
 use posse_run::run::error::RunError;
 use posse_run::run::settings::RunSettings;
@@ -73,9 +73,10 @@ fn run_once(
     };
     if args.as_job {
         let DriverPod { retries, standby, .. } = settings.driver.pod;
-        let tries = (retries, standby);
+        let has_program = !settings.driver.command.is_empty();
+        let of_job = JobSettings { retries, standby, has_program };
         let namespace = settings.namespace.as_deref();
-        *job_pod = find_job_pod(&connection, namespace, tries, &signals, world)?;
+        *job_pod = find_job_pod(&connection, namespace, of_job, &signals, world)?;
         if let Some(job_pod) = job_pod
             && let Some(job_end) =
                 job_pod.begin(&signals).map_err(|error| failure(&error, &connection.http, true))?
@@ -162,14 +163,14 @@ fn start_signals() -> Result<Signals, Failure> {
 fn find_job_pod(
     connection: &Connection,
     namespace: Option<&str>,
-    tries: (u32, u32),
+    settings: JobSettings,
     signals: &Signals,
     world: &World<'_>,
 ) -> Result<Option<JobPod>, Failure> {
     let namespace = namespace.unwrap_or(&connection.namespace);
     let hints = Hints { env: world.env, home: connection.home.as_ref(), namespace };
     let Some(pod) = driver_pod::find(hints, &connection.http) else { return Ok(None) };
-    JobPod::find(&connection.http, namespace, &pod, tries, signals).map_err(|refusal| {
+    JobPod::find(&connection.http, namespace, &pod, settings, signals).map_err(|refusal| {
         let why = format!("the job of pod {}: {refusal}", pod.name);
         failure(&RunError::Unreachable(why), &connection.http, true)
     })
@@ -180,7 +181,8 @@ fn job_pod_without_settings(args: &RunArgs, world: &World<'_>) -> Option<JobPod>
     let connection = Connection::new(&args.server, world).ok()?;
     let signals = start_signals().ok()?;
     let namespace = args.file.namespace.as_deref();
-    find_job_pod(&connection, namespace, (0, 0), &signals, world).ok()?
+    let unknown = JobSettings { retries: 0, standby: 0, has_program: true };
+    find_job_pod(&connection, namespace, unknown, &signals, world).ok()?
 }
 
 fn api_server(connection: Connection, args: &RunArgs) -> ApiServer {

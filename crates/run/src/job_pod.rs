@@ -79,18 +79,25 @@ impl Asking {
     }
 }
 
+/// What the settings say about the pods of the driver's Job.
+#[derive(Clone, Copy, Debug)]
+pub struct JobSettings {
+    /// How often a failed driver is tried again.
+    pub retries: u32,
+    pub standby: u32,
+    /// The driver is more than posse.
+    pub has_program: bool,
+}
+
 /// The pod of a Job in which this process runs.
 #[derive(Debug)]
 pub struct JobPod {
     job: DriverJob,
-    /// How often a failed driver is tried again.
-    retries: u32,
+    settings: JobSettings,
     /// `None` if the earlier pods could not be read.
     earlier: Option<FailedPods>,
     /// What the Job said at the start; none if posse may not read it.
     told: Option<JobTold>,
-    /// Others stand by, and read how this one has ended.
-    has_standby: bool,
     is_ended: bool,
     found_at: Instant,
 }
@@ -104,7 +111,7 @@ impl JobPod {
         http: &Http,
         namespace: &str,
         pod: &OwnerRef,
-        (retries, standby): (u32, u32),
+        settings: JobSettings,
         signals: &Signals,
     ) -> Result<Option<Self>, Refusal> {
         let job = match ASKING.ask(signals, || DriverJob::find(http, namespace, pod))? {
@@ -123,10 +130,9 @@ impl JobPod {
         };
         Ok(Some(Self {
             job,
-            retries,
+            settings,
             earlier: None,
             told: None,
-            has_standby: standby > 0,
             is_ended: false,
             found_at: Instant::now(),
         }))
@@ -158,9 +164,9 @@ impl JobPod {
         released_at.zip(created).is_some_and(|(at, created)| at >= created)
     }
 
-    /// Whether the pods of the Job wait for each other.
+    /// Whether others stand by, and read how this one has ended.
     pub fn has_standby(&self) -> bool {
-        self.has_standby
+        self.settings.standby > 0
     }
 
     /// Counts the earlier pods. Returns why the driver must not start, after it has ended the Job.
@@ -180,9 +186,9 @@ impl JobPod {
                 return Ok(None);
             }
         };
-        let earlier = FailedPods::of(&pods, self.job.uid(), self.job.pod());
+        let JobSettings { retries, has_program, .. } = self.settings;
+        let earlier = FailedPods::of(&pods, self.job.uid(), self.job.pod(), has_program);
         let FailedPods { n, .. } = earlier;
-        let retries = self.retries;
         let job_end = earlier.at_start(retries);
         self.earlier = Some(earlier);
         if pods.len() > 1 {
@@ -242,7 +248,7 @@ impl JobPod {
         let end = PodEnd { code, is_signalled, is_idle, has_rest: rest.is_some() };
         let (earlier, retries) = self.tries();
         let job_end = earlier.at_end(end, retries);
-        if job_end.is_none() && code == 0 && self.has_standby {
+        if job_end.is_none() && code == 0 && self.has_standby() {
             self.tell_done();
         }
         let is_last = job_end.is_some_and(|job_end| self.end_job(job_end));
@@ -255,7 +261,7 @@ impl JobPod {
     /// The earlier pods, and how many failures the Job takes. If they are unknown, only the exit code can end the Job.
     pub fn tries(&self) -> (FailedPods, u32) {
         match &self.earlier {
-            Some(earlier) => (earlier.clone(), self.retries),
+            Some(earlier) => (earlier.clone(), self.settings.retries),
             None => (FailedPods::default(), u32::MAX),
         }
     }
@@ -303,7 +309,7 @@ impl JobPod {
                 format!("another pod would end with exit code {code} too")
             }
             JobEnd::Spent { n, code } => {
-                let retries = self.retries;
+                let retries = self.settings.retries;
                 format!(
                     "{n} of {} pods failed, the last one with exit code {code} \
                      (driver.retries: {retries})",
@@ -337,7 +343,7 @@ impl JobPod {
             "cannot set the backoffLimit of job {job}, so the job counts drained, evicted and lost \
              driver pods as failures (driver.retries: {}): {refusal}; grant get and patch on this \
              job: deploy/rbac.yaml has the rule, for my-app-driver",
-            self.retries
+            self.settings.retries
         );
     }
 }
@@ -403,7 +409,8 @@ mod tests {
         let pod = OwnerRef::pod("p", "u");
         let signals = Signals::start().unwrap();
         let http = plain_client(server.address);
-        let found = JobPod::find(&http, "ns", &pod, (3, 0), &signals);
+        let settings = JobSettings { retries: 3, standby: 0, has_program: true };
+        let found = JobPod::find(&http, "ns", &pod, settings, &signals);
         let mut job_pod = found.unwrap().expect("a Job controls it");
         assert_eq!(job_pod.begin(&signals), Ok(None));
         assert!(job_pod.is_readable());

@@ -1,9 +1,12 @@
 //! Decides whether a driver in a Job is tried again: which ends of its earlier pods count as failures,
 //! and when the Job has to end. The Job's own count includes drained, evicted and lost pods.
 
+use std::ops::RangeInclusive;
+
+use crate::model::event::LossReason;
 use crate::model::ids::Uid;
 use crate::model::pod::{Phase, Pod};
-use crate::policy::loss::classify;
+use crate::policy::loss::{Loss, classify};
 use crate::state::executors::has_ended;
 
 /// Exit codes that another pod would end with as well: invalid input, a refused template, a spent
@@ -11,6 +14,8 @@ use crate::state::executors::has_ended;
 const FINAL_CODES: [i32; 3] = [2, 4, 11];
 /// Another driver of the application has taken over: not a failure.
 const TAKEN_OVER_CODE: i32 = 13;
+/// 128 plus the number of a signal: Linux has 64.
+const SIGNAL_CODES: RangeInclusive<i32> = 129..=192;
 /// A pod that ends its Job is there for so long at least, in milliseconds. The Job's controller deletes what runs
 /// when the Job ends, and with it a log that nobody could open yet: a kubelet tells only then that a container runs.
 const SHOWN_MS: u64 = 2_000;
@@ -69,13 +74,15 @@ impl JobEnd {
 
 impl FailedPods {
     /// Counts the pods of this Job whose driver failed, except our own pod. A pod that was evicted, drained,
-    /// preempted, deleted or lost with its node did not fail by its own doing.
-    pub fn of(pods: &[Pod], job: &Uid, ours: &Uid) -> Self {
+    /// preempted, deleted or lost with its node did not fail by its own doing. Without a program, neither did one in which
+    /// posse was killed: the next one goes on, however often that has happened in the life of the Job.
+    pub fn of(pods: &[Pod], job: &Uid, ours: &Uid, has_program: bool) -> Self {
         let is_earlier =
             |pod: &&Pod| pod.owner.as_ref() == Some(job) && pod.uid != *ours && has_ended(pod);
         let losses = pods.iter().filter(is_earlier).map(|pod| (pod, classify(pod, false)));
         let mut failed: Vec<(&Pod, Option<i32>)> = losses
             .filter(|(_, loss)| loss.caused_by_app() && loss.exit_code != Some(TAKEN_OVER_CODE))
+            .filter(|(pod, loss)| has_program || !is_killed(pod, loss))
             .map(|(pod, loss)| (pod, loss.exit_code))
             .collect();
         failed.sort_by_key(|(pod, _)| pod.version);
@@ -110,6 +117,17 @@ impl FailedPods {
     }
 }
 
+/// The main container has ended by a signal, or because there was no memory for it.
+fn is_killed(pod: &Pod, loss: &Loss) -> bool {
+    let is_of_signal = |code| {
+        SIGNAL_CODES.contains(&code) || pod.end.as_ref().is_some_and(|end| end.signal.is_some())
+    };
+    loss.exit_code.is_some_and(|code| {
+        loss.reason == LossReason::OomKilled
+            || loss.reason == LossReason::AppError && is_of_signal(code)
+    })
+}
+
 /// How long the end of a Job waits for the log of its last pod to be opened. `lives_ms`: since when that one runs;
 /// `n_failed`: `status.failed`, none if it is unknown. A Job without a failure runs its pod to the end.
 pub fn end_wait_ms(lives_ms: u64, n_failed: Option<u64>) -> u64 {
@@ -125,7 +143,7 @@ pub fn backoff_limit(n_failed: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::pod::{ContainerState, End};
+    use crate::model::pod::{ContainerState, End, InitEnd};
     use crate::testing::pod;
 
     /// A pod of the Job that ended at `version`: exit code, the container's reason, the pod's reason.
@@ -146,7 +164,7 @@ mod tests {
     }
 
     fn failed(pods: &[Pod]) -> FailedPods {
-        FailedPods::of(pods, &Uid::new("job"), &Uid::new("uid-9"))
+        FailedPods::of(pods, &Uid::new("job"), &Uid::new("uid-9"), true)
     }
 
     #[test]
@@ -187,6 +205,56 @@ mod tests {
             (ended(9, 1, "Error", ""), false),
         ] {
             assert_eq!(failed(std::slice::from_ref(&pod)).n, u64::from(counts), "{pod:?}");
+        }
+    }
+
+    /// Else a queue loses all that it has acknowledged because somebody has killed its posse four times in a month.
+    #[test]
+    fn without_a_program_only_posses_own_exit_codes_count() {
+        const OVER_ITS_REQUEST: &str = "The node was low on resource: memory. Container w was \
+            using 9Gi, request is 1Gi, has larger consumption of memory. ";
+        let evicted = |message: &str| {
+            let mut pod = ended(1, 137, "Error", "Evicted");
+            pod.end.as_mut().expect("it has ended").pod_message = message.into();
+            pod
+        };
+        let by_signal = |mut pod: Pod, signal| {
+            pod.end.as_mut().expect("it has ended").signal = Some(signal);
+            pod
+        };
+        // posse has not begun.
+        let of_init = |mut pod: Pod| {
+            let end = pod.end.as_mut().expect("it has ended");
+            let [name, reason, message] = ["copy", "OOMKilled", ""].map(Into::into);
+            end.init = Some(Box::new(InitEnd { name, exit_code: 137, reason, message }));
+            (end.exit_code, pod.container) = (None, ContainerState::Waiting);
+            pod
+        };
+        for (pod, counts) in [
+            (ended(1, 137, "Error", ""), false),
+            (ended(1, 137, "OOMKilled", ""), false),
+            // The kernel has killed another process of the container.
+            (ended(1, 1, "OOMKilled", ""), false),
+            (evicted(OVER_ITS_REQUEST), false),
+            (ended(1, 143, "Error", ""), false),
+            (ended(1, 139, "Error", ""), false),
+            (by_signal(ended(1, 9, "Error", ""), 9), false),
+            (ended(1, 1, "Error", ""), true),
+            (ended(1, 3, "Error", ""), true),
+            (ended(1, 4, "Error", ""), true),
+            (ended(1, 128, "Error", ""), true),
+            (ended(1, 128, "StartError", ""), true),
+            (ended(1, 193, "Error", ""), true),
+            (ended(1, 255, "Error", ""), true),
+            (ended(1, 137, "Error", "DeadlineExceeded"), true),
+            (of_init(ended(1, 137, "", "")), true),
+        ] {
+            let pods = std::slice::from_ref(&pod);
+            let of = |has_program| {
+                FailedPods::of(pods, &Uid::new("job"), &Uid::new("uid-9"), has_program)
+            };
+            assert_eq!(of(false).n, u64::from(counts), "{pod:?}");
+            assert_eq!(of(true).n, 1, "{pod:?}");
         }
     }
 
