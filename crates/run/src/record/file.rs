@@ -8,7 +8,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use log::warn;
+use log::{info, warn};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
@@ -201,8 +201,25 @@ impl FileRecord {
     }
 
     pub(super) fn remove(&mut self) -> Result<(), String> {
-        let removed = self.hold_path().and_then(|_held| fs::remove_file(&self.path));
-        removed.map_err(|error| format!("{}: {error}", self.path.display()))
+        self.remove_by(|path| fs::remove_file(path))
+    }
+
+    /// A mount, or a file in a folder of another user, can be written and not be removed. Without a line it is a new record:
+    /// with its lines the next run would find all work done.
+    fn remove_by(&mut self, unlink: impl FnOnce(&Path) -> io::Result<()>) -> Result<(), String> {
+        let name = self.path.display();
+        let held = self.hold_path().map_err(|error| format!("{name}: {error}"))?;
+        let Err(error) = unlink(&self.path) else { return Ok(()) };
+        match held.set_len(0).and_then(|()| held.sync_all()) {
+            Ok(()) => {
+                info!("record {name}: it cannot be removed, and was emptied: {error}");
+                Ok(())
+            }
+            Err(of_content) => Err(format!(
+                "{name}: {error}; nor can it be emptied ({of_content}), so the next run of this instance goes on from it: \
+                 remove it"
+            )),
+        }
     }
 
     fn note(&mut self, fact: &Fact, line: String) {
@@ -526,6 +543,23 @@ mod tests {
         assert_eq!(facts, [target("g", 3)]);
         record.remove().unwrap();
         assert!(!path.exists());
+    }
+
+    /// Else the next run of this instance would find all its work done.
+    #[test]
+    fn a_file_that_cannot_be_removed_is_emptied() {
+        let folder = Folder::new();
+        let path = folder.path().join("r");
+        let (mut record, _) = open(&path).unwrap();
+        record.append(&[target("g", 1), target("h", 2)]).unwrap();
+        // As of a mount, and of a folder of another user.
+        record.remove_by(|_| Err(ErrorKind::ResourceBusy.into())).unwrap();
+        drop(record);
+        let (mut record, facts) = open(&path).unwrap();
+        assert_eq!(facts, []);
+        record.append(&[target("g", 3)]).unwrap();
+        drop(record);
+        assert_eq!(open(&path).unwrap().1, [target("g", 3)]);
     }
 
     #[test]
