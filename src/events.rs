@@ -1,15 +1,16 @@
 //! `posse events`: prints the events of a run.
 
-use std::io::Write;
+use std::io::{self, Write};
 
 use jiff::Timestamp;
 use jiff::civil::Date;
 use jiff::tz::TimeZone;
+use log::info;
 use serde_json::Value;
 
 use crate::args::EventsArgs;
 use crate::args::format::Format;
-use crate::control_client::find_run;
+use crate::control_client::{AwaitedRun, find_run, is_away};
 use crate::exit::{Code, Failure};
 use crate::manifest::document;
 use crate::world::World;
@@ -22,7 +23,8 @@ use posse_wire::control::event_text::{fact, facts, string};
 /// # Errors
 /// There is no such run, the run refuses, or the connection ends before the run.
 pub fn events(args: &EventsArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Code, Failure> {
-    let client = find_run(&args.named.client()?, world)?.client;
+    let named = args.named.client()?;
+    let found = find_run(&named, world)?;
     let mut printer = Printer::new(args.output.format(), Timestamp::now());
     let mut each = |line: &str| {
         if args.acts && !is_act(line) {
@@ -31,9 +33,57 @@ pub fn events(args: &EventsArgs, world: &World<'_>, out: &mut dyn Write) -> Resu
         let text = printer.text(line, Timestamp::now());
         out.write_all(text.as_bytes()).and_then(|()| out.flush())
     };
-    let after = args.after.unwrap_or(0);
-    client.events(after, args.run.as_deref(), args.follow, &mut each)?;
+    if args.follow && found.namespace.is_some() {
+        follow(AwaitedRun::new(found, &named, None, world), args, &mut each)?;
+    } else {
+        let after = args.after.unwrap_or(0);
+        found.client.events(after, args.run.as_deref(), args.follow, &mut each)?;
+    }
     Ok(Code::Clean)
+}
+
+/// Follows a run in the cluster from pod to pod, until its Job has ended.
+fn follow(
+    mut run: AwaitedRun<'_>,
+    args: &EventsArgs,
+    each: &mut dyn FnMut(&str) -> io::Result<()>,
+) -> Result<(), Failure> {
+    // Its name tells whether a later answer is still that of this process.
+    let observed = run.client.observe()?.identity.run;
+    let mut process = Some(args.run.clone().unwrap_or(observed));
+    let mut after = args.after.unwrap_or(0);
+    let (mut is_first, mut has_stopped) = (true, false);
+    loop {
+        let asked = process.clone();
+        let ended = run.client.events(after, asked.as_deref(), true, &mut |line| {
+            let event: Value = serde_json::from_str(line).unwrap_or_default();
+            after = event["seq"].as_u64().unwrap_or(after);
+            process = event["run"].as_str().map(str::to_owned).or_else(|| process.take());
+            has_stopped = false;
+            each(line)
+        });
+        let lost = match ended {
+            Ok(()) => None,
+            // Another process, which knows nothing of the events of the one before.
+            Err(error) if error.status() == Some(409) && !is_first => {
+                info!("following the next pod of the application, from its first event");
+                (after, process) = (0, None);
+                continue;
+            }
+            Err(error) if is_away(&error) => Some(Failure::from(error)),
+            Err(error) => return Err(error.into()),
+        };
+        is_first = false;
+        has_stopped |= lost.is_none();
+        let why = lost.as_ref().map_or("the run has stopped", |failure| &failure.message);
+        if !run.find_again(why) {
+            // What comes after the last event is no loss.
+            return lost.filter(|_| !has_stopped).map_or(Ok(()), Err);
+        }
+        if run.client.observe().is_ok() {
+            run.note_answer();
+        }
+    }
 }
 
 fn is_act(line: &str) -> bool {

@@ -90,7 +90,7 @@ const SCENARIOS: &[Scenario] = scenarios! {
     Both task_secrets::{files_of_tasks, secret_env_of_tasks};
     Embedded task_secrets::{values_of_a_submitted_queue};
     Embedded record::{
-        a_loop_of_kills, a_record_that_others_change, executors_dial_the_service, a_task_outlives_a_killed_program, tasks_outlive_the_drivers_pod, work_outlives_the_drivers_pod,
+        a_loop_of_kills, a_record_that_others_change, executors_dial_the_service, a_task_outlives_a_killed_program, events_go_on_with_the_next_pod, tasks_outlive_the_drivers_pod, work_outlives_the_drivers_pod,
     };
     Real standby::{both_pods_complete_a_job};
     Embedded standby::{

@@ -444,7 +444,7 @@ pub struct EventsArgs {
     /// The run that SEQ belongs to
     #[arg(long, value_name = "RUN")]
     pub run: Option<String>,
-    /// Print new events until the run ends
+    /// Print new events until the run ends, in the cluster until its Job does
     #[arg(short, long)]
     pub follow: bool,
     /// Print only the calls that have changed the run: who made them, from where, and what they asked for

@@ -59,28 +59,39 @@ impl<'a> AwaitedRun<'a> {
         loop {
             match ask(&self.client).map_err(Into::into) {
                 Ok(answer) => {
-                    self.away_since = None;
+                    self.note_answer();
                     return Ok(answer);
                 }
-                Err(AskError::Client(error)) if is_away(&error) => self.find_again(error.into())?,
+                Err(AskError::Client(error)) if is_away(&error) => {
+                    let failure = Failure::from(error);
+                    if !self.find_again(&failure.message) {
+                        return Err(failure);
+                    }
+                }
                 Err(error) => return Err(error.into()),
             }
         }
     }
 
-    fn find_again(&mut self, failure: Failure) -> Result<(), Failure> {
+    /// The run has answered, so it is not away.
+    pub(crate) fn note_answer(&mut self) {
+        self.away_since = None;
+    }
+
+    /// Waits until the run may be asked again. False: it is over, or the time is. `why` it cannot be asked now.
+    pub(crate) fn find_again(&mut self, why: &str) -> bool {
         if self.away_since.is_none() {
-            info!("{failure}: looking for the run again");
+            info!("{why}: looking for the run again");
         }
         let since = *self.away_since.get_or_insert_with(Instant::now);
         loop {
             if self.until.is_some_and(|until| Instant::now() >= until) || self.is_over(since) {
-                return Err(failure);
+                return false;
             }
             thread::sleep(INTERVAL);
             if let Some(client) = self.find() {
                 self.client = client;
-                return Ok(());
+                return true;
             }
         }
     }

@@ -220,7 +220,7 @@ pub fn logs_of_all_executors(server: &dyn Server) {
     stop_and_finish(scene);
 }
 
-/// A user who may read pods but not run commands in them; a connection that is cut.
+/// A connection that is cut: who follows the events goes on, and none comes twice.
 pub fn reach_that_fails(server: &dyn Server) {
     let scene = Scene::new(server);
     expect(&run(&scene).executors(1).once(&["submit", "--no-wait"]), 0, &["submitted"]);
@@ -238,8 +238,19 @@ pub fn reach_that_fails(server: &dyn Server) {
         std::fs::read_to_string(&printed).unwrap().contains("executor_running")
     });
     tunnel.cut();
-    expect(&follower.wait_with_output().unwrap(), 1, &["the connection was cut"]);
+    expect(&ask(&scene, &["scale", "2", "--app", APP]), 0, &["the target is 2 now"]);
+    wait_value(PATIENCE, "the events behind the cut", || {
+        let text = std::fs::read_to_string(&printed).unwrap();
+        let events = text.lines().map(|line| line.parse::<Value>().unwrap());
+        let events: Vec<(Value, Value)> =
+            events.map(|event| (event["event"].clone(), event["seq"].clone())).collect();
+        assert!(events.iter().zip(1_u64..).all(|((_, seq), n)| *seq == n), "each once: {text}");
+        let n_up = events.iter().filter(|(name, _)| name == "executor_running").count();
+        if n_up == 2 { Ok(()) } else { Err(text) }
+    });
     stop_and_finish(scene);
+    let said = said(&follower.wait_with_output().unwrap());
+    assert!(said.contains(" the connection was cut"), "{said}");
 }
 
 /// Lets the user `stranger` read pods, and nothing else.

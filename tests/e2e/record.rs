@@ -141,6 +141,55 @@ pub fn a_task_outlives_a_killed_program(server: &dyn Server) {
     submit::stop_and_finish(scene);
 }
 
+/// Who follows the events reads those of each pod of the Job, each once, until the Job ends.
+pub fn events_go_on_with_the_next_pod(server: &dyn Server) {
+    let scene = Scene::new(server);
+    let mut settings = queue(&scene);
+    settings["driver"]["retries"] = json!(2);
+    submit::expect(
+        &submit::run(&scene).settings(settings).once(&["submit", "--no-wait"]),
+        0,
+        &["submitted"],
+    );
+    let first = submit::wait_driver(&scene, "");
+    wait_for(PATIENCE, "the run to answer", || {
+        submit::ask(&scene, &["status", "--app", APP]).status.success()
+    });
+    let mut follower = submit::begin(&scene, &["events", APP, "--follow", "-o", "json"]);
+    let mut is_in = |pod: &Value| {
+        wait_for(PATIENCE, "its way into the pod", || {
+            let ended = follower.try_wait().unwrap();
+            assert_eq!(ended, None, "it follows the run no more");
+            find_process(pod, "bridge").is_some()
+        });
+        thread::sleep(Duration::from_secs(1));
+    };
+    is_in(&first);
+    scene.end(&first, End::Exit(7));
+    let second = submit::wait_driver(&scene, uid_of(&first));
+    is_in(&second);
+    submit::kill_container_of(&scene, &second);
+    let third = submit::wait_driver(&scene, uid_of(&second));
+    is_in(&third);
+    scene.end(&third, End::Exit(0));
+    let output = follower.wait_with_output().unwrap();
+    submit::expect(&output, 0, &[]);
+    let lines = String::from_utf8(output.stdout.clone()).unwrap();
+    let events: Vec<Value> = lines.lines().map(|line| line.parse().unwrap()).collect();
+    let runs: Vec<&[Value]> = events.chunk_by(|one, next| one["run"] == next["run"]).collect();
+    assert_eq!(runs.len(), 3, "{lines}");
+    for of_run in &runs {
+        let numbers = of_run.iter().map(|event| event["seq"].as_u64().unwrap());
+        assert!(numbers.eq(1..=of_run.len() as u64), "each once, from the first: {lines}");
+    }
+    // Who is killed says no last word.
+    let ends = runs.iter().map(|of_run| of_run.last().unwrap()["event"] == "stopped");
+    assert!(ends.eq([true, false, true]), "{lines}");
+    let told = said(&output).matches("following the next pod of the application").count();
+    assert_eq!(told, 2, "{}", said(&output));
+    submit::stop_and_finish(scene);
+}
+
 /// What somebody edits or deletes of the record is told, and written anew from what is known; a ConfigMap of others is left alone.
 pub fn a_record_that_others_change(server: &dyn Server) {
     let scene = Scene::new(server);

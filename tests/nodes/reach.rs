@@ -1,6 +1,7 @@
 //! Commands about a submitted run from outside of the cluster, which run in its driver's pod.
 
 use std::fs::{self, File};
+use std::io::{BufRead as _, BufReader};
 use std::process::{Output, Stdio};
 
 use serde_json::json;
@@ -113,7 +114,7 @@ pub fn task_reads_its_files() {
     scene.finish();
 }
 
-/// The kubelet passes the command's output on. If it dies, the follower is told.
+/// The kubelet passes the command's output on. If it dies, the follower is told, and goes on when it is back.
 pub fn connection_cut_by_a_kubelet() {
     let node = take_node();
     let scene = Scene::new().create_namespace();
@@ -129,20 +130,24 @@ pub fn connection_cut_by_a_kubelet() {
     let mut follow = scene.command("posse");
     follow.args(["events", "--follow", "-o", "json", "--app", APP, "-n", &scene.namespace]);
     follow.stdout(File::create(&printed).unwrap()).stderr(Stdio::piped());
-    let follower = follow.spawn().unwrap();
+    let mut follower = follow.spawn().unwrap();
     wait_for(PATIENCE, "the first events", || {
         fs::read_to_string(&printed).unwrap().contains("executor_running")
     });
     let dead = node.kill(false);
-    expect(
-        &follower.wait_with_output().unwrap(),
-        1,
-        &[&format!("pod {} does not answer: the connection was cut", name_of(&driver))],
-    );
+    let told = format!("pod {} does not answer: the connection was cut", name_of(&driver));
+    let mut lines = BufReader::new(follower.stderr.take().unwrap()).lines();
+    assert!(lines.any(|line| line.unwrap().contains(&told)), "{told}");
     drop(dead);
     wait_value(PATIENCE, "the kubelet to be back", || {
         let output = ask(&scene, &["status"]);
         if output.status.success() { Ok(()) } else { Err(said(&output)) }
     });
+    expect(&ask(&scene, &["scale", "2"]), 0, &[]);
+    wait_for(PATIENCE, "the events behind the cut", || {
+        fs::read_to_string(&printed).unwrap().matches("executor_running").count() >= 2
+    });
+    follower.kill().unwrap();
+    follower.wait().unwrap();
     scene.finish();
 }
