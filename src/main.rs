@@ -29,12 +29,12 @@ mod logger;
 mod logs;
 mod manifest;
 mod namespace;
-mod permissions;
 mod pod_dialer;
 mod pod_files;
 mod program;
 mod progress;
 mod ready;
+mod required_permissions;
 #[cfg(target_os = "linux")]
 mod run;
 mod scale;

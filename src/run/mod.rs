@@ -9,7 +9,7 @@ use log::{debug, error, info, warn};
 use crate::args::RunArgs;
 use crate::connection::Connection;
 use crate::exit::{Code, Failure};
-use crate::permissions;
+use crate::required_permissions;
 use crate::settings::{self, DEFAULT_FILE};
 use crate::world::World;
 use posse_base::clock::Clock;
@@ -307,10 +307,10 @@ fn leave_commands_out(found: &mut RunSettings, args: &RunArgs) {
 
 /// Logs the permissions that are missing in `namespace`, if the server tells.
 fn log_missing(http: &Http, namespace: &str) {
-    let needed = permissions::of_rules([PODS, LEASES]);
-    let missing = match permissions::missing(http, namespace, needed) {
+    let needed = required_permissions::of_rules([PODS, LEASES]);
+    let missing = match required_permissions::missing(http, namespace, needed) {
         Ok(missing) if missing.is_empty() => return,
-        Ok(missing) => permissions::list(&missing),
+        Ok(missing) => required_permissions::list(&missing),
         Err(refusal) => return debug!("cannot find the missing permissions: {refusal}"),
     };
     if let Ok(version) = version(http) {

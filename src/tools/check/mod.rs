@@ -13,7 +13,7 @@ use crate::args::{FileArgs, RunArgs};
 use crate::connection::Connection;
 use crate::exit::{Code, Failure};
 use crate::listing::print_listing;
-use crate::permissions::{Permission, list, missing, of_rules};
+use crate::required_permissions::{Permission, list, missing, of_rules};
 use crate::settings;
 use crate::shown_identity::shown_identity;
 use crate::tools::check::permissions::{missing_for_secret, needed, optional, role};

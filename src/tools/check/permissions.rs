@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::permissions::{Permission, of_rules, of_settings};
+use crate::required_permissions::{Permission, of_rules, of_settings};
 use posse_core::model::refusal::Refusal;
 use posse_kube::api::reviews::access_review;
 use posse_kube::http::Http;
@@ -118,7 +118,7 @@ pub fn role(permissions: &[Permission], namespace: &str, user: Option<&str>) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::permissions::list;
+    use crate::required_permissions::list;
     use posse_encoding::yaml::Node;
     use posse_wire::k8s::permissions::LOGS;
 

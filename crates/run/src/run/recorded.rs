@@ -138,8 +138,9 @@ impl Run<'_> {
         let is_there = |name: &GroupName| core.executors().groups().contains_key(name);
         let of_work: BTreeSet<_> = facts.iter().filter_map(group_of_ended_work).collect();
         for name in of_work.into_iter().filter(|name| !is_there(name)) {
-            warn!(
-                "the record has ended work of group {name}, which posse.yaml does not have: it is left out"
+            info!(
+                "the record has ended work of group {name}, which posse.yaml does not have: it counts when a call makes the \
+                 group again"
             );
         }
         core.restore(facts, self.clock.now());
