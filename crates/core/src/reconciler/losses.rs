@@ -81,7 +81,8 @@ impl Reconciler {
                 loss.budget = None;
             }
             if loss.budget == Some(Budget::Start) {
-                group.starts_fail_since.get_or_insert(Millis(now.0.saturating_sub(start_ms)));
+                let since = Millis(now.0.saturating_sub(start_ms));
+                group.starts_fail_since.get_or_insert(since);
             }
         }
         let Loss { reason, exit_code, budget, .. } = loss;
