@@ -59,10 +59,12 @@ impl RunUsage {
         pod: &Amounts,
         claims: &Amounts,
     ) {
-        let n_at_end = group.completions.unwrap_or(0).max(group.target);
-        self.at_a_time.add(&times(each, group.target));
+        // A group without a target has the executors of its tasks.
+        let n_at_a_time = if group.target == 0 { group.max.unwrap_or(0) } else { group.target };
+        let n_at_end = group.completions.unwrap_or(0).max(n_at_a_time);
+        self.at_a_time.add(&times(each, n_at_a_time));
         for object in [pod, claims] {
-            self.at_a_time.add(&times(object, group.target));
+            self.at_a_time.add(&times(object, n_at_a_time));
             self.at_end.add(&times(object, n_at_end));
         }
     }
@@ -197,6 +199,19 @@ mod tests {
                 Some(words) => said.len() == 1 && said[0].ends_with(words),
             };
             assert!(fits, "{resource} {hard}: {said:?}");
+        }
+    }
+
+    #[test]
+    fn the_executors_of_tasks_count() {
+        let mut each = Amounts::default();
+        each.set("cpu", Quantity::whole(1));
+        for (target, max, want) in [(0, Some(3), 3), (0, None, 0), (2, Some(9), 2)] {
+            let group = GroupSpec { target, max, ..GroupSpec::bare("g".into()) };
+            let mut usage = RunUsage::default();
+            usage.add(&group, &each, &Amounts::default(), &Amounts::default());
+            let cpu = usage.at_a_time.0.get("cpu").map(|cpu| cpu.canonical());
+            assert_eq!(cpu, Some(want.to_string()), "{target} {max:?}");
         }
     }
 
