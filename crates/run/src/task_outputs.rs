@@ -222,7 +222,8 @@ impl posse_control::TaskOutputs for TaskOutputs {
         let kept = lock(&self.state).kept.get(&name).cloned();
         let Some(kept) = kept else {
             return Err(format!(
-                "is not in {}: none was kept, or it was one of the oldest and removed",
+                "is not in {}: none was kept, it was one of the oldest and removed, or it went with an earlier pod of the driver, \
+                 which a folder on a volume outlives (task_output)",
                 self.folder.display()
             ));
         };
