@@ -3,6 +3,8 @@
 
 #![allow(clippy::unwrap_used)]
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::process::Output;
 
@@ -63,6 +65,19 @@ fn template_refused(template: &str, words: &[&str]) {
 }
 
 /// A typing error comes before what follows from it.
+/// Another one would be taken: without it posse would go to another cluster.
+#[test]
+fn a_variable_that_is_no_text_is_refused() {
+    for name in ["KUBECONFIG", "HOME"] {
+        let folder = folder_with(&[("posse.yaml", "{app: a, executors: [{image: i, count: 1}]}")]);
+        let mut command = super::folder::posse(folder.path(), &["check"]);
+        command.env_remove("KUBECONFIG").env(name, OsStr::from_bytes(b"/\xff/secret"));
+        let output = command.output().unwrap();
+        let want = format!("posse: the variable {name} is not UTF-8: change it, or unset it\n");
+        assert_eq!((output.status.code(), text(&output.stderr)), (Some(2), want));
+    }
+}
+
 #[test]
 fn an_unknown_field_of_a_container_is_named() {
     let file =
