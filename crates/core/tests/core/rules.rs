@@ -243,6 +243,7 @@ fn ids_come_from_reserved_blocks_only() {
     let up_to = ExecutorId(2_000);
     assert_eq!(run.take(), [Action::ReserveIds { up_to }]);
     assert_eq!(run.waits_for("g"), Some("ids"));
+    assert_eq!(run.group("g").limits.n_creates, 1, "that many it would create");
     run.tell(Input::IdsReserved { up_to });
     assert_eq!(run.creates(), [1_001]);
 }
