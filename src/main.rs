@@ -58,30 +58,24 @@ mod tools;
 mod wait;
 mod world;
 
-use std::env::VarError;
-use std::io::IsTerminal as _;
+use std::io::{self, IsTerminal as _, Write as _};
 use std::path::Path;
-use std::process::{self, ExitCode};
+use std::process::ExitCode;
 
 use crate::exit::Code;
 use crate::world::World;
 
-/// A variable of the environment. Passed over, one that is no text would lead a command to another cluster than the user named.
-fn variable(name: &str) -> Option<String> {
-    match std::env::var(name) {
-        Ok(value) => Some(value),
-        Err(VarError::NotPresent) => None,
-        Err(VarError::NotUnicode(_)) => {
-            eprintln!("posse: the variable {name} is not UTF-8: change it, or unset it");
-            process::exit(Code::Usage.number().into())
-        }
-    }
-}
-
 fn main() -> ExitCode {
     #[cfg(feature = "client")]
     tools::completions::answer_shell();
-    let is_terminal = std::io::stderr().is_terminal();
-    let world = World { is_terminal, ..World::new(&variable, Path::new("")) };
-    program::run(std::env::args_os(), &world, &mut std::io::stdout(), &mut std::io::stderr()).into()
+    // Passed over, it would lead a command to another cluster than the user named.
+    if std::env::var_os("KUBECONFIG").is_some_and(|value| value.to_str().is_none()) {
+        // Nobody reads it then.
+        drop(writeln!(io::stderr(), "posse: KUBECONFIG is not UTF-8: change it, or unset it"));
+        return Code::Usage.into();
+    }
+    let env = |name: &str| std::env::var(name).ok();
+    let is_terminal = io::stderr().is_terminal();
+    let world = World { is_terminal, ..World::new(&env, Path::new("")) };
+    program::run(std::env::args_os(), &world, &mut io::stdout(), &mut io::stderr()).into()
 }
