@@ -122,13 +122,14 @@ impl Reconciler {
         (lived_ms, start_ms): (Option<u64>, u64),
         now: Millis,
     ) -> Blame {
-        let lived_ms = lived_ms.unwrap_or(0);
         let Some(throttle) = self.executors.throttle_of(id) else { return Blame::Application };
         let Some(node) = node.filter(|_| depends_on_place(loss.reason)) else {
             return Blame::Application;
         };
+        let lived_ms = lived_ms.unwrap_or(0);
         let says_little = matches!(loss.reason, LossReason::Completed | LossReason::Unknown);
-        let is_sign = !says_little || lived_ms < AT_ONCE_MS;
+        // Nobody knows when an adopted one began.
+        let is_sign = lived_ms < if says_little { AT_ONCE_MS } else { u64::MAX };
         let began = Millis(now.0.saturating_sub(lived_ms));
         match is_sign {
             true => throttle.places.blame(loss.reason, node, (began, start_ms), now),

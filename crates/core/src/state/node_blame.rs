@@ -1,5 +1,5 @@
-//! Where the executors of one shape run, and where they ended: a node on which they all end, while others live on other
-//! nodes, is to blame for that, and not the application.
+//! Where the executors of one shape run, and where they ended: a few nodes on which they all end, while others live on
+//! more nodes, are to blame for that, and not the application.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -32,12 +32,14 @@ struct Ends {
     longest_ms: u64,
 }
 
+type Lives = BTreeMap<Arc<str>, BTreeSet<(Millis, ExecutorId)>>;
+
 /// The lives and ends of executors by node.
 #[derive(Clone, Debug, Default)]
 pub struct Places {
     by_id: BTreeMap<ExecutorId, (Arc<str>, Millis)>,
     /// Since when each executor runs on a node.
-    lives: BTreeMap<Arc<str>, BTreeSet<(Millis, ExecutorId)>>,
+    lives: Lives,
     ends: BTreeMap<LossReason, BTreeMap<Box<str>, Ends>>,
 }
 
@@ -69,15 +71,14 @@ impl Places {
 
     /// Another executor has run on another node at least since `since`.
     pub fn lives_elsewhere(&self, node: &str, since: Millis) -> bool {
-        let others = self.lives.iter().filter(|(other, _)| ***other != *node);
-        others.filter_map(|(_, lives)| lives.first()).any(|(oldest, _)| *oldest <= since)
+        nodes_since(&self.lives, since).any(|other| other != node)
     }
 
     /// An executor ended on `node` that began at `began`, and does not count as running any more. That node is to
-    /// blame if for this reason none has ended on another, where others have outlived this one. An executor that runs
-    /// there proves nothing, unless it began later than the first one that ended, and has lived for a minute and for
-    /// longer than each of them. One end alone is no pattern yet. Those that do not start for `start_ms` are tried one
-    /// after the other, so their ends are so far apart.
+    /// blame if it is the only one with such ends, or one of few: others have outlived this one on twice as many nodes
+    /// without. An executor that runs there proves nothing, unless it began later than the first one that ended, and
+    /// has lived for a minute and for longer than each of them. One end alone is no pattern yet. Those that do not
+    /// start for `start_ms` are tried one after the other, so their ends are so far apart.
     pub fn blame(
         &mut self,
         reason: LossReason,
@@ -97,8 +98,7 @@ impl Places {
             now.since(ends.last) <= WINDOW_MS + start_ms
                 && (**other == *node || !is_proven(other, ends))
         });
-        let is_alone = ends.keys().all(|other| **other == *node)
-            && !ends.get(node).is_some_and(|ends| is_proven(node, ends));
+        let is_good = ends.get(node).is_some_and(|ends| is_proven(node, ends));
         let is_first = !ends.contains_key(node);
         let lived_ms = now.since(began);
         if let Some(ends) = ends.get_mut(node) {
@@ -106,12 +106,20 @@ impl Places {
         } else if ends.len() < NODES_MAX {
             ends.insert(node.into(), Ends { first: now, last: now, longest_ms: lived_ms });
         }
-        match is_alone && self.lives_elsewhere(node, began) {
+        let is_other = |other: &&str| *other != node && !ends.contains_key(*other);
+        let n_good = nodes_since(lives, began).filter(is_other).count();
+        match !is_good && n_good > 0 && ends.len() <= (n_good / 2).max(1) {
             false => Blame::Application,
             true if is_first => Blame::Unclear,
             true => Blame::Node,
         }
     }
+}
+
+/// The nodes on which an executor has run at least since `since`.
+fn nodes_since(lives: &Lives, since: Millis) -> impl Iterator<Item = &str> {
+    let is_old = move |lives: &BTreeSet<_>| lives.first().is_some_and(|(at, _)| *at <= since);
+    lives.iter().filter(move |(_, lives)| is_old(lives)).map(|(node, _)| &**node)
 }
 
 #[cfg(test)]
@@ -167,6 +175,19 @@ mod tests {
         // For another reason, or long ago.
         check(&[(0, "+a"), (900, "!x for 300"), (950, "?y")], &["x", "y"]);
         check(&[(0, "+a"), (900, "!x for 300"), (601_000, "!y for 300")], &["x", "y"]);
+    }
+
+    #[test]
+    fn few_of_many_nodes_are_to_blame_together() {
+        let good = [(0, "+a"), (0, "+b"), (0, "+c"), (0, "+d")];
+        let bad =
+            [(900, "!x for 300"), (950, "!y for 300"), (990, "!x for 300"), (995, "!y for 9")];
+        check(&[&good[..], &bad].concat(), &["x", "y", "x", "y"]);
+        // On the good ones none has ended so, and there are twice as many of them.
+        check(&[&good[..3], &bad].concat(), &["x", "", "", ""]);
+        check(&[&good[..], &bad[..3], &[(995, "!d for 9")]].concat(), &["x", "y", "x", ""]);
+        // One that ended otherwise acquits neither.
+        check(&[&good[..], &[(800, "?d")], &bad].concat(), &["d", "x", "y", "x", "y"]);
     }
 
     #[test]

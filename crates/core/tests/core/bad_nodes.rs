@@ -233,6 +233,17 @@ fn one_node_on_which_nothing_lives_is_avoided_whatever_the_reason() {
     }
 }
 
+#[test]
+fn two_bad_nodes_of_many_do_not_acquit_each_other() {
+    // The last one takes longer than the hour of a play.
+    for (name, way, _) in &KINDS[..7] {
+        let told = play(Policy::default(), 7, &["a", "b", "c", "d", "e", "f"], &["x", "y"], *way);
+        let losses: Vec<&str> = told.losses.iter().map(|loss| &*loss.0).collect();
+        assert_eq!(losses, ["x", "x", "x", "y", "y", "y"], "{name}: {:?}", told.losses);
+        assert_eq!((told.avoided, told.verdict), (vec!["x".into(), "y".into()], None), "{name}");
+    }
+}
+
 /// Nodes of unknown names, and those that must not be avoided.
 #[test]
 fn a_bad_node_that_nobody_avoids_does_not_end_the_run_either() {
