@@ -2,14 +2,16 @@
 
 use crate::model::ids::GroupName;
 use crate::model::task::Shape;
-use crate::model::waiting::{RunWait, Waiting};
+use crate::model::waiting::Waiting;
 use crate::state::executors::Group;
+use crate::state::gates::Shut;
 use posse_base::time::Millis;
 
 /// The facts that are the same for all groups.
 #[derive(Clone, Copy, Debug)]
 pub struct RunFacts {
     pub now: Millis,
+    pub shut: Shut,
     /// How many create requests may be sent.
     pub available: u32,
     /// Until when no create request may be sent.
@@ -27,8 +29,6 @@ pub struct RunFacts {
 pub struct GroupFacts<'a> {
     pub name: &'a GroupName,
     pub group: &'a Group,
-    /// Why it may not create executors.
-    pub gate: Option<RunWait>,
     /// The credentials of its executors are there. Also of groups that create nothing now.
     pub has_credentials: bool,
     /// Why requested executors do not start, and until when that may last.

@@ -63,7 +63,12 @@ pub enum Pool {
 
 /// Why fewer executors are created for a group.
 pub const CREATES: &[(Of, Judge)] = &[
-    (Of::Demand, gates),
+    (Of::Demand, stopping),
+    (Of::Demand, lease),
+    (Of::Demand, first_list),
+    (Of::Demand, stale_snapshot),
+    (Of::Demand, credentials),
+    (Of::Demand, driver_ready),
     (Of::Demand, template),
     (Of::Demand, restart),
     (Of::Demand, gang_pause),
@@ -83,16 +88,34 @@ pub const SHARED: &[(Pool, Waiting, Divide)] = &[
 ];
 
 /// Why fewer executors are ended than are too many.
-pub const ENDS: &[Judge] = &[gates_of_ends, adopted, only_pending];
+pub const ENDS: &[Judge] = &[lease, first_list, stale_snapshot, adopted, only_pending];
 
 /// Why executors do not come that were asked for, or will not be asked for.
 pub const STARTS: &[Judge] = &[credentials, start_problem, scale_command];
 
-/// The run's gates: what it lacks itself.
-fn gates(case: &Case<'_>) -> Option<Limit> {
-    // The driver is waited for before it gets executors. Those that were asked for are created.
-    let gate = case.facts.gate.filter(|gate| !case.is_retry() || *gate != RunWait::DriverReady)?;
-    none(Waiting::Run(gate), None)
+fn stopping(case: &Case<'_>) -> Option<Limit> {
+    shut(case.run.shut.stopping, RunWait::Stopping)
+}
+
+fn lease(case: &Case<'_>) -> Option<Limit> {
+    shut(case.run.shut.lease, RunWait::Lease)
+}
+
+fn first_list(case: &Case<'_>) -> Option<Limit> {
+    shut(case.run.shut.first_list, RunWait::FirstList)
+}
+
+fn stale_snapshot(case: &Case<'_>) -> Option<Limit> {
+    shut(case.run.shut.stale_snapshot, RunWait::StaleSnapshot)
+}
+
+fn credentials(case: &Case<'_>) -> Option<Limit> {
+    shut(!case.facts.has_credentials, RunWait::Credentials)
+}
+
+/// The driver is waited for before it gets executors. Those that were asked for are created.
+fn driver_ready(case: &Case<'_>) -> Option<Limit> {
+    shut(case.run.shut.driver_ready && !case.is_retry(), RunWait::DriverReady)
 }
 
 fn template(case: &Case<'_>) -> Option<Limit> {
@@ -203,14 +226,6 @@ fn window(run: &RunFacts, groups: &[Claim]) -> Vec<u32> {
     shares(run.available + n_in_flight, groups)
 }
 
-/// These gates hold back creates only.
-fn gates_of_ends(case: &Case<'_>) -> Option<Limit> {
-    let is_for_creates = |gate: RunWait| {
-        matches!(gate, RunWait::Credentials | RunWait::DriverReady | RunWait::Stopping)
-    };
-    none(Waiting::Run(case.facts.gate.filter(|gate| !is_for_creates(*gate))?), None)
-}
-
 /// Executors of an earlier run are kept until the driver has spoken.
 fn adopted(case: &Case<'_>) -> Option<Limit> {
     let group = case.facts.group;
@@ -229,10 +244,6 @@ fn only_pending(case: &Case<'_>) -> Option<Limit> {
             case.up_to(at_most, Waiting::Group(GroupWait::ScaleDownPending), None)
         }
     }
-}
-
-fn credentials(case: &Case<'_>) -> Option<Limit> {
-    none(Waiting::Run(RunWait::Credentials), None).filter(|_| !case.facts.has_credentials)
 }
 
 /// Requested executors do not start.
@@ -265,9 +276,15 @@ pub fn retry_at(facts: &GroupFacts<'_>, run: &RunFacts) -> Option<Millis> {
         let case = Case { run, facts, demand, n_retries: 0, n_before: 0 };
         let limits = [server(&case), backoff(&case)].into_iter().flatten();
         let at = limits.filter_map(|limit| limit.until).fold(due, Millis::max);
-        (at > run.now && gates(&case).is_none()).then_some(at)
+        let gates = [stopping, lease, first_list, stale_snapshot, credentials];
+        (at > run.now && gates.iter().all(|gate| gate(&case).is_none())).then_some(at)
     });
     retries.min()
+}
+
+/// Nothing may be done while a gate of the run is shut.
+fn shut(is_shut: bool, wait: RunWait) -> Option<Limit> {
+    none(Waiting::Run(wait), None).filter(|_| is_shut)
 }
 
 /// Nothing may be done.

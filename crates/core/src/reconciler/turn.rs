@@ -99,6 +99,7 @@ impl Reconciler {
     fn run_facts(&self, now: Millis) -> RunFacts {
         RunFacts {
             now,
+            shut: self.gates.shut(self.snapshot.is_synced()),
             available: self.server.window.available(now),
             closed_until: self.server.window.closed_until(now),
             pending_max: self.policy.pending_max,
@@ -133,7 +134,6 @@ impl Reconciler {
         GroupFacts {
             name,
             group,
-            gate: self.gates.shut(needed, self.snapshot.is_synced()),
             has_credentials: self.gates.credentials_problem(needed).is_none(),
             start_problem: self.problem_waiting(group),
         }

@@ -3,7 +3,6 @@
 //! Always true: what was adopted is held only after the first LIST; and when the end of the run has begun, it has begun
 //! for good.
 
-use crate::model::waiting::RunWait;
 use crate::state::stored_credentials::Credentials;
 use posse_base::time::Millis;
 
@@ -20,6 +19,16 @@ pub struct Gates {
     /// Until when adopted surplus executors are kept, because the driver has not spoken yet.
     adopt_hold_until: Option<Millis>,
     credentials: Credentials,
+}
+
+/// The gates that are shut for all groups, by what they wait for.
+#[derive(Clone, Copy, Debug)]
+pub struct Shut {
+    pub stopping: bool,
+    pub lease: bool,
+    pub first_list: bool,
+    pub stale_snapshot: bool,
+    pub driver_ready: bool,
 }
 
 impl Gates {
@@ -98,22 +107,14 @@ impl Gates {
         self.credentials.problem(needed.filter(|_| !is_for_driver))
     }
 
-    /// Why a group that needs these credentials may not create executors. `is_synced`: the snapshot is.
-    pub fn shut(&self, needed: Option<&[String]>, is_synced: bool) -> Option<RunWait> {
-        if self.are_creates_stopped {
-            Some(RunWait::Stopping)
-        } else if !self.is_lease_held {
-            Some(RunWait::Lease)
-        } else if self.first_list_at.is_none() {
-            Some(RunWait::FirstList)
-        } else if !is_synced {
-            Some(RunWait::StaleSnapshot)
-        } else if self.credentials_problem(needed).is_some() {
-            Some(RunWait::Credentials)
-        } else if !self.is_driver_ready {
-            Some(RunWait::DriverReady)
-        } else {
-            None
+    /// Which gates are shut for all groups. `is_synced`: the snapshot is.
+    pub fn shut(&self, is_synced: bool) -> Shut {
+        Shut {
+            stopping: self.are_creates_stopped,
+            lease: !self.is_lease_held,
+            first_list: self.first_list_at.is_none(),
+            stale_snapshot: self.first_list_at.is_some() && !is_synced,
+            driver_ready: !self.is_driver_ready,
         }
     }
 

@@ -68,6 +68,15 @@ fn the_normal_pace_is_told_only_if_there_is_nothing_else() {
 }
 
 #[test]
+fn each_gate_that_is_shut_is_told() {
+    let mut run = Run::unlisted(policy(), vec![spec("g", 2)]);
+    run.tell(Input::Lease { held: false, high_water: None });
+    assert_eq!(creates(&run), (2, vec![("lease", 0, 2), ("first_list", 0, 2)]));
+    run.tell(Input::Lease { held: true, high_water: None });
+    assert_eq!(creates(&run), (2, vec![("first_list", 0, 2)]));
+}
+
+#[test]
 fn without_the_lease_nothing_is_ended() {
     let mut run = Run::with_running(policy(), vec![spec("g", 4)]);
     run.tell(Input::Lease { held: false, high_water: None });
