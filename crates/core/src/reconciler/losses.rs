@@ -95,6 +95,8 @@ impl Reconciler {
         if reason.budget() == Some(Budget::App) && !reason.is_by_posse() {
             self.request_log(id, now);
         }
+        // Tasks may have come since a target changed.
+        self.note_wanted(now);
         let is_over = budget.is_some_and(|budget| self.end.budgets.charge(budget, now));
         self.give_up(id, &loss, lived_ms, now);
         if let Some(budget) = budget {

@@ -136,7 +136,7 @@ impl Reconciler {
             let of_file = Some(spec.target);
             reconciler.executors.group_or_insert(name, || Group::new(spec, true)).of_file = of_file;
         }
-        reconciler.note_targets(now);
+        reconciler.note_wanted(now);
         reconciler
     }
 
@@ -341,12 +341,12 @@ impl Reconciler {
             group.starts_fail_since = None;
         }
         self.out.tell(Event::Group(group, GroupEvent::TargetChanged { target }));
-        self.note_targets(now);
+        self.note_wanted(now);
     }
 
-    fn note_targets(&mut self, now: Millis) {
-        let total = self.executors.groups().values().map(|group| u64::from(group.target())).sum();
-        self.end.budgets.on_target(total, now);
+    fn note_wanted(&mut self, now: Millis) {
+        let total = self.executors.groups().values().map(|group| u64::from(group.wanted())).sum();
+        self.end.budgets.on_wanted(total, now);
     }
 
     fn subject(&self, id: ExecutorId) -> Option<Subject> {

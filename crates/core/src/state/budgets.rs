@@ -10,24 +10,24 @@ const AUTO_MIN: u64 = 10;
 /// By `auto`, an application ends if executors of a group fail to start for this long and none has run. The wait for a node
 /// is no failure.
 pub const NO_START_MS: u64 = 15 * 60_000;
-/// More past targets are not stored.
-const TARGETS_MAX: usize = 10_000;
+/// More past numbers are not stored.
+const WANTED_MAX: usize = 10_000;
 
-/// The losses and targets within the window.
+/// The losses within the window, and how many executors were wanted in it.
 #[derive(Clone, Debug)]
 pub struct Budgets {
     window_ms: u64,
     limits: BTreeMap<Budget, Limit>,
     losses: BTreeMap<Budget, VecDeque<Millis>>,
     exhausted: BTreeSet<Budget>,
-    /// The sums of all targets that can still be the highest of the window: each is lower than the
-    /// one before, and the last one holds now.
-    targets: VecDeque<Target>,
+    /// The numbers that can still be the highest of the window: each is lower than the one before, and the last one
+    /// holds now.
+    wanted: VecDeque<Wanted>,
 }
 
-/// A sum of all targets.
+/// How many executors all groups want.
 #[derive(Clone, Copy, Debug)]
-struct Target {
+struct Wanted {
     total: u64,
     /// Until when it held; none: it holds now.
     until: Option<Millis>,
@@ -45,36 +45,36 @@ impl Budgets {
             limits,
             losses: BTreeMap::new(),
             exhausted: BTreeSet::new(),
-            targets: VecDeque::new(),
+            wanted: VecDeque::new(),
         }
     }
 
-    /// Notes the sum of all targets from now on.
-    pub fn on_target(&mut self, total: u64, now: Millis) {
-        if let Some(last) = self.targets.back_mut() {
+    /// Notes how many executors all groups want from now on.
+    pub fn on_wanted(&mut self, total: u64, now: Millis) {
+        if let Some(last) = self.wanted.back_mut() {
             last.until.get_or_insert(now);
         }
         // Lower ones leave the window earlier, so they never are the highest again.
-        while self.targets.back().is_some_and(|target| target.total <= total) {
-            self.targets.pop_back();
+        while self.wanted.back().is_some_and(|wanted| wanted.total <= total) {
+            self.wanted.pop_back();
         }
-        self.targets.push_back(Target { total, until: None });
-        if self.targets.len() > TARGETS_MAX {
+        self.wanted.push_back(Wanted { total, until: None });
+        if self.wanted.len() > WANTED_MAX {
             // The highest stays.
-            self.targets.remove(1);
+            self.wanted.remove(1);
         }
-        self.forget_old_targets(now);
+        self.forget_old(now);
     }
 
-    /// A target that held within the window counts, even if it was set long before.
-    fn forget_old_targets(&mut self, now: Millis) {
-        while self.targets.front().is_some_and(|target| self.is_old(target, now)) {
-            self.targets.pop_front();
+    /// A number that held within the window counts, even if that began long before.
+    fn forget_old(&mut self, now: Millis) {
+        while self.wanted.front().is_some_and(|wanted| self.is_old(wanted, now)) {
+            self.wanted.pop_front();
         }
     }
 
-    fn is_old(&self, target: &Target, now: Millis) -> bool {
-        target.until.is_some_and(|until| now.since(until) > self.window_ms)
+    fn is_old(&self, wanted: &Wanted, now: Millis) -> bool {
+        wanted.until.is_some_and(|until| now.since(until) > self.window_ms)
     }
 
     /// True if the budget is `auto`: then posse judges by more than a number.
@@ -95,7 +95,7 @@ impl Budgets {
 
     /// Charges a loss. True if there are more than the budget allows.
     pub fn charge(&mut self, budget: Budget, now: Millis) -> bool {
-        self.forget_old_targets(now);
+        self.forget_old(now);
         let Some(limit) = self.limit(budget, now) else { return false };
         let losses = self.losses.entry(budget).or_default();
         losses.push_back(now);
@@ -109,15 +109,15 @@ impl Budgets {
         losses.len() as u64 > limit
     }
 
-    /// The most losses within the window; none: the budget is off. By `auto`, the larger of 10 and twice the
-    /// highest target within the window.
+    /// The most losses within the window; none: the budget is off. By `auto`, the larger of 10 and twice as
+    /// many as were ever wanted within the window.
     fn limit(&self, budget: Budget, now: Millis) -> Option<u64> {
         match self.limits.get(&budget)? {
             Limit::Max(max) => Some(u64::from(*max)),
             Limit::Auto if budget == Budget::Start => None,
             Limit::Auto => {
-                let highest = self.targets.iter().find(|target| !self.is_old(target, now));
-                let total = highest.map_or(0, |target| target.total);
+                let highest = self.wanted.iter().find(|wanted| !self.is_old(wanted, now));
+                let total = highest.map_or(0, |wanted| wanted.total);
                 Some(AUTO_MIN.max(total.saturating_mul(2)))
             }
             Limit::Off => None,
@@ -155,7 +155,7 @@ mod tests {
     fn check(limit: Limit, losses_at: &[u64], target: u64, want_exhausted_at: Option<usize>) {
         let policy = Policy { failures_app: limit, failures_window_ms: 2_000, ..Policy::default() };
         let mut budgets = Budgets::new(&policy);
-        budgets.on_target(target, Millis(0));
+        budgets.on_wanted(target, Millis(0));
         let mut charge =
             |at| budgets.charge(Budget::App, Millis(at)) && budgets.exhaust(Budget::App);
         let exhausted: Vec<bool> = losses_at.iter().map(|&at| charge(at)).collect();
@@ -183,10 +183,10 @@ mod tests {
             ..Policy::default()
         };
         let mut budgets = Budgets::new(&policy);
-        budgets.on_target(20, Millis(0));
+        budgets.on_wanted(20, Millis(0));
         budgets.charge(Budget::App, Millis(100));
         budgets.charge(Budget::App, Millis(600));
-        budgets.on_target(1, Millis(700));
+        budgets.on_wanted(1, Millis(700));
         let left = |at| {
             let each = |one: BudgetStatus| (one.budget, one.limit, one.left);
             budgets.status(Millis(at)).map(each).collect::<Vec<_>>()

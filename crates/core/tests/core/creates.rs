@@ -239,8 +239,8 @@ fn old_targets_leave_an_automatic_budget_in_time() {
     let policy =
         Policy { failures_app: Limit::Auto, failures_window_ms: 10_000, ..Policy::default() };
     let mut budgets = Budgets::new(&policy);
-    budgets.on_target(100, Millis(0));
-    budgets.on_target(1, Millis(1_000));
+    budgets.on_wanted(100, Millis(0));
+    budgets.on_wanted(1, Millis(1_000));
     // The target of 100 ended 20 s ago: ten losses are the limit, not 200.
     let spent = (0..11).map(|i| budgets.charge(Budget::App, Millis(21_000 + i)));
     assert_eq!(spent.filter(|spent| *spent).count(), 1);
@@ -250,7 +250,7 @@ fn old_targets_leave_an_automatic_budget_in_time() {
 fn an_automatic_budget_of_a_huge_target_can_be_spent() {
     let policy = Policy { failures_app: Limit::Auto, ..Policy::default() };
     let mut budgets = Budgets::new(&policy);
-    budgets.on_target(60_000, Millis(0));
+    budgets.on_wanted(60_000, Millis(0));
     let spent = (0..120_001_u64).position(|i| budgets.charge(Budget::App, Millis(1_000 + i / 100)));
     assert_eq!(spent, Some(120_000));
 }

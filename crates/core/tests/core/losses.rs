@@ -1,6 +1,7 @@
 //! Loss reports: once for each executor, with reason and log; which failed pods are retained.
 #![allow(clippy::unwrap_used, clippy::wildcard_enum_match_arm)]
 
+use super::tasks::{group, say, task};
 use crate::core_run::{PREFIX, Run, STOP, assert_stop_waits, kill, policy, refusal, spec};
 use posse_core::model::action::Action;
 use posse_core::model::command::AfterKill;
@@ -10,7 +11,8 @@ use posse_core::model::input::{Input, List, ListSource, PodEvent};
 use posse_core::model::pod::ContainerState::{Ended, Running};
 use posse_core::model::pod::{Phase, Pod};
 use posse_core::model::refusal::RefusalClass;
-use posse_core::model::settings::{Decommission, GroupSpec, Policy, SlotPolicy};
+use posse_core::model::settings::{Decommission, GroupSpec, Limit, Policy, SlotPolicy};
+use posse_core::model::task::Task;
 
 /// If one more pod fails after a restart, the pod that was counted first is deleted, whatever the
 /// order of the LIST.
@@ -370,4 +372,22 @@ fn nothing_is_told_after_the_end() {
     let cause = "the inbox was full".to_owned();
     run.tell(Input::WatchRestarted { kind: RestartKind::Overrun, cause });
     assert_eq!(run.events.last(), Some(&Event::Run(RunEvent::Stopped { count: 1 })));
+}
+
+/// A queue has no target, and its tasks are what is wanted.
+#[test]
+fn losses_that_tasks_have_room_for_do_not_end_the_run() {
+    let policy = Policy { failures_cluster: Limit::Auto, ..policy() };
+    let mut run = Run::new(policy, vec![group(0, Some(20))]);
+    let tasks: Vec<Task> = (0..30).map(|n| task(&format!("t{n}"), 9)).collect();
+    say(&mut run, &tasks);
+    let mut live = Vec::new();
+    while live.len() < 20 {
+        let created = run.creates();
+        assert_ne!(created, []);
+        run.start(&created);
+        live.extend(created);
+    }
+    run.gone(&live[..12]);
+    assert_eq!((run.losses().len(), run.core.poll_verdict()), (12, None));
 }

@@ -75,7 +75,13 @@ impl Run<'_> {
                 (Some(folder.join(self.file_name(&acquired.selection))), false)
             }
             RecordSetting::Auto(_) => {
-                debug!("nothing is recorded: tasks end with this process");
+                let what = "nothing is recorded: tasks end with this process";
+                match self.settings.instance {
+                    Some(_) => {
+                        warn!("{what}, since there is no `HOME`; `record: PATH` names a file")
+                    }
+                    None => debug!("{what}"),
+                }
                 return Ok(FoundRecord::none(RecordUse::Off));
             }
         };

@@ -194,6 +194,7 @@ mod tests {
                 "executors: [{replicas: 3}]",
                 "executors[0].replicas: unknown key (did you mean `count`?); ",
             ),
+            ("executors: [{name: w}]", "executors[0].name: unknown key (did you mean `group`?); "),
             // Like nothing.
             ("command: [a]", "is known in `credentials[]` or in `driver` or in `executors[]`"),
             ("zzz: 3", "zzz: unknown key; known here: "),

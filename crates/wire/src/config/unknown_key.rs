@@ -100,8 +100,12 @@ fn removed(key: &str, here: &str) -> Option<String> {
 /// What a person probably meant by a key that is unknown here. The same word in another section says more
 /// than a word here that is only a little similar.
 fn hint(key: &str, here: &str, known: &[&'static str]) -> Option<String> {
-    // So Kubernetes calls it; it resembles `replace`.
-    let key = if key == "replicas" { "count" } else { key };
+    // So Kubernetes calls them.
+    let key = match (key, here) {
+        ("replicas", _) => "count",
+        ("name", "executors[]") => "group",
+        _ => key,
+    };
     let all = || SECTIONS.iter().flat_map(|(_, keys)| keys.iter().map(|key| key.name));
     let similar_here = |min| did_you_mean(key, known.iter().copied(), min);
     let similar_elsewhere = |min| belongs(similar(key, all(), min)?, here);
