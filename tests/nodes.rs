@@ -35,7 +35,7 @@ const SCENARIOS: &[Scenario] = scenarios! {
     OwnReal lost::{
         driver_cut_off, driver_node_lost, driver_node_lost_with_a_standby, driver_node_lost_without_a_standby, executors_node_lost, kubelet_lost, node_deleted, node_restarted_and_drained,
     };
-    OwnReal lost::{nodes_drained_in_turn, each_leader_killed};
+    OwnReal lost::{nodes_drained_in_turn, each_leader_killed, done_indexes_outlive_the_driver};
     OwnReal reach::{connection_cut_by_a_kubelet, submitted_run_is_reached, task_reads_its_files};
     OwnReal attempts::{
         drained_again_and_again, final_exit_code_is_one_attempt, retries_are_spent, retries_without_permission,

@@ -138,7 +138,7 @@ pub fn driver_cut_off() {
     scene.finish();
 }
 
-/// A queue with a driver that can act on two nodes, whose tasks wait for a file of this machine.
+/// Work without a program, with a driver that can act on two nodes. Each task and index waits for a file of this machine.
 struct Queue {
     scene: Scene,
     app: &'static str,
@@ -149,18 +149,29 @@ struct Queue {
 const AT_WORK: usize = 20;
 
 impl Queue {
-    /// The driver is on one of `nodes`, with a standby on the other, and the executors are not on `avoided`.
+    /// Tasks. The driver is on one of `nodes`, with a standby on the other, and the executors are not on `avoided`.
     fn submit(app: &'static str, nodes: [&str; 2], avoided: Value, standby: usize) -> Self {
+        Self::submit_group(app, nodes, json!({ "count": 0, "max": AT_WORK }), avoided, standby)
+    }
+
+    /// The same with a group of its own.
+    fn submit_group(
+        app: &'static str,
+        nodes: [&str; 2],
+        mut group: Value,
+        avoided: Value,
+        standby: usize,
+    ) -> Self {
         let scene = Scene::new().create_namespace();
         fs::set_permissions(scene.dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
-        let script = "echo $POSSE_KEY >>/shared/begun; until test -e /shared/go; do sleep 1; done; echo $POSSE_KEY >>/shared/done";
+        let script = "key=${POSSE_KEY:-$POSSE_SLOT}; echo $key >>/shared/begun; \
+                      until test -e /shared/go || test -e /shared/go-$key; do sleep 1; done; echo $key >>/shared/done";
         let mut spec = avoided;
         spec["containers"] = json!([{ "name": "worker", "image": "busybox:1.36", "command": ["sh", "-c", script],
             "volumeMounts": [{ "name": "shared", "mountPath": "/shared" }] }]);
         spec["volumes"] = json!([{ "name": "shared", "hostPath": { "path": scene.dir.path() } }]);
         spec["terminationGracePeriodSeconds"] = json!(1);
-        let group =
-            json!({ "group": "default", "count": 0, "max": AT_WORK, "pod": { "spec": spec } });
+        group["pod"] = json!({ "spec": spec });
         let names = json!({ "key": "kubernetes.io/hostname", "operator": "In", "values": nodes });
         let mut spec = json!({
             "tolerations": [{ "key": "posse.dev/test", "value": nodes[0], "effect": "NoSchedule" }],
@@ -344,6 +355,35 @@ pub fn each_leader_killed() {
     }
     let attempts = queue.end(2 * AT_WORK);
     assert!(attempts.values().all(|n| *n == 1), "each is begun once: {attempts:?}");
+    queue.scene.finish();
+}
+
+/// What is done is not done again, and what is at work runs on, when the driver's pod is deleted.
+pub fn done_indexes_outlive_the_driver() {
+    let _nodes = share_nodes();
+    let work = json!({ "count": 2, "completions": 8, "restart": "on-failure" });
+    let queue = Queue::submit_group("indexes", ["node-0", "node-1"], work, json!({}), 0);
+    let scene = &queue.scene;
+    let driver = queue.wait_leader("", true);
+    let indexes = |n: usize| (0..n).map(|index| index.to_string()).collect::<Vec<_>>();
+    indexes(5).iter().for_each(|index| scene.write(&format!("go-{index}"), ""));
+    let at_work = || {
+        let mut pods = scene.executors();
+        pods.retain(is_ready);
+        names(&pods)
+    };
+    wait_value(PATIENCE, "five indexes to be done, and two at work", || {
+        let (done, at_work) = (queue.told("done"), at_work());
+        let is_so = done == indexes(5) && at_work.len() == 2 && queue.told("begun") == indexes(7);
+        if is_so { Ok(()) } else { Err(format!("{done:?} {}", shown(&scene.pods()))) }
+    });
+    let before = at_work();
+    scene.kubectl(&["delete", "pod", name_of(&driver)]);
+    queue.wait_leader(name_of(&driver), true);
+    assert_eq!(at_work(), before, "they run on");
+    scene.write("go", "");
+    wait_for(PATIENCE, "the job", || scene.job("indexes")["status"]["succeeded"] == 1);
+    assert_eq!((queue.told("begun"), queue.told("done")), (indexes(8), indexes(8)));
     queue.scene.finish();
 }
 
