@@ -216,16 +216,19 @@ impl Scene {
         self.kubectl(&["delete", "namespace", &self.namespace, "--wait=false"]);
     }
 
-    /// The events of an application's run, from its driver's pod.
-    pub fn events(&self, app: &str) -> Vec<Value> {
+    /// The events of an application's run, from its driver's pod, whose kubelet says that it runs; else what posse says.
+    pub fn events(&self, app: &str) -> Result<Vec<Value>, String> {
         let output = self.posse(&["events", "-o", "json", "--app", app]);
+        if !output.status.success() {
+            return Err(said(&output));
+        }
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+        Ok(text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect())
     }
 
     /// The reasons of the losses of an application's executors.
     pub fn loss_reasons(&self, app: &str) -> Vec<String> {
-        let mut events = self.events(app);
+        let mut events = self.events(app).unwrap();
         events.retain(|event| event["event"] == "executor_lost");
         let reason = |event: &Value| event["reason"].as_str().unwrap_or_default().to_owned();
         events.iter().map(reason).collect()

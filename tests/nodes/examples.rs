@@ -130,7 +130,7 @@ print('sum', sum(client.gather(futures)), 'workers', len(client.scheduler_info(n
     let answer = scene.kubectl(&args);
     assert!(answer.contains("sum 70210"), "{answer}");
     // The scheduler asked for more workers than it began with.
-    let started = scene.events("dask");
+    let started = scene.events("dask").unwrap();
     let n = started.iter().filter(|event| event["event"] == "executor_running").count();
     assert!(n > 1, "{n}: {answer}");
     expect(&scene.posse(&["stop", "dask"]), 0, &["stopped"]);

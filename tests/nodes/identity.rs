@@ -121,10 +121,14 @@ pub fn driver_pod_is_known() {
     rows.iter().for_each(|row| start(&scene, row));
     for row in &rows {
         let before = wait_executor(&scene, row.name);
-        let driver = scene.get(&["pod", row.name]);
+        // Its kubelet may say later than the executor's that the container runs.
+        let driver = wait_value(PATIENCE, "the driver to be ready", || {
+            let pod = scene.get(&["pod", row.name]);
+            if is_ready(&pod) { Ok(pod) } else { Err(pod["status"].to_string()) }
+        });
         let owner = &before["metadata"]["ownerReferences"][0];
         assert_eq!(owner["uid"], driver["metadata"]["uid"], "{}", row.name);
-        let first_run = scene.events(row.name)[0]["run"].clone();
+        let first_run = scene.events(row.name).unwrap()[0]["run"].clone();
         let id = driver["status"]["containerStatuses"][0]["containerID"].as_str().unwrap();
         node(node_of(&driver)).kill_container(id);
         wait_value(PATIENCE, "the container to be restarted", || {
@@ -136,7 +140,7 @@ pub fn driver_pod_is_known() {
         });
         wait_value(PATIENCE, "the next process to know the executor", || {
             let uid = &before["metadata"]["uid"];
-            let events = scene.events(row.name);
+            let events = scene.events(row.name)?;
             let mut of_next = events.iter().filter(|event| event["run"] != first_run);
             let is_known =
                 of_next.any(|event| event["event"] == "executor_running" && event["uid"] == *uid);
