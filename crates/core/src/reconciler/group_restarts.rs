@@ -79,11 +79,11 @@ impl Reconciler {
         }
     }
 
-    /// True if the main container runs or may still begin to run.
+    /// True if the main container runs or may still begin to run. Also if a LIST does not show the pod any more, until that
+    /// is looked at.
     pub(super) fn can_run(&self, executor: &Executor) -> bool {
         let pod = executor.pod(&self.snapshot);
-        executor.life != Life::Gone
-            && pod.map_or_else(|| executor.uid.is_none(), |pod| !has_ended(pod))
+        executor.life != Life::Gone && pod.is_none_or(|pod| !has_ended(pod))
     }
 
     /// Before the first pods are adopted: the attempt of each group is the latest that a pod shows.

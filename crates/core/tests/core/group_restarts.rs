@@ -296,3 +296,22 @@ fn the_next_attempt_waits_for_a_pod_that_vanishes_alive() {
     run.wait(1_000);
     assert_eq!(creates(&mut run), [(0, 2), (1, 2)]);
 }
+
+/// The first of them that is looked at begins the next attempt.
+#[test]
+fn the_next_attempt_waits_for_all_that_vanish_alive_at_once() {
+    for order in [["u1", "u2"], ["u2", "u1"]] {
+        let mut run = Run::with_running(policy(), vec![gang(3)]);
+        run.take();
+        run.pods.retain(|pod| pod.id.0 == 3);
+        run.list();
+        assert_eq!(deletes(&mut run), ["u1", "u2", "u3"]);
+        run.gone(&[3]);
+        for (n_gone, uid) in (1..).zip(order) {
+            let gone = crate::core_run::refusal(RefusalClass::NotFound, 404);
+            run.tell(Input::Deleted { uid: Uid::new(uid), answer: Err(gone) });
+            run.wait(1_000);
+            assert_eq!(creates(&mut run).len(), if n_gone == 1 { 0 } else { 3 }, "{order:?}");
+        }
+    }
+}

@@ -58,7 +58,7 @@ const WORK_REGRESSIONS: &[u64] = &[
     42552, 43966,
 ];
 /// Seeds that once failed in a world of ranks.
-const RANK_REGRESSIONS: &[u64] = &[7255, 37460, 45207];
+const RANK_REGRESSIONS: &[u64] = &[7255, 7809, 37460, 45207];
 /// Seeds that once failed in a world of groups that wait for slots.
 const SLOT_REGRESSIONS: &[u64] = &[2172];
 /// Seeds that once failed in a world of tasks.
